@@ -53,9 +53,9 @@ void write_key(const Cache& cache, const int32_t* table, int position, int head,
   unit* page = keys_of<Op>(cache, table, position, head);
   const int place = position % kPage;
   if (cache.int8) {
-    int8_t whole[kMostHead], *to = (int8_t*)page;
+    int8_t whole[kMostHead], *to = (int8_t*)page + place * kEach;
     scales_of<Op>(cache, page)[place] = round_to_bytes(key, cache.head_size, whole);
-    for (int i = 0; i < cache.head_size; i++) to[(i / kEach * kPage + place) * kEach + i % kEach] = whole[i];
+    for (int i = 0; i < cache.head_size; i += kEach) memcpy(to + (size_t)i * kPage, whole + i, kEach);
     return;
   }
   unit* keys = page + place;
@@ -73,9 +73,9 @@ void write_value(const Cache& cache, const int32_t* table, int position, int hea
   if (cache.int8) {
     constexpr int kEach = Op::per_unit;
     unit* page = keys_of<Op>(cache, table, position, head);
-    int8_t whole[kMostHead], *to = (int8_t*)(page + cache.page_units(kEach));
+    int8_t whole[kMostHead], *to = (int8_t*)(page + cache.page_units(kEach)) + place / kEach * size * kEach + place % kEach;
     scales_of<Op>(cache, page)[kPage + place] = round_to_bytes(value, size, whole);
-    for (int i = 0; i < size; i++) to[(place / kEach * size + i) * kEach + place % kEach] = whole[i];
+    for (int i = 0; i < size; i++) to[i * kEach] = whole[i];
     return;
   }
   unit* values = keys_of<Op>(cache, table, position, head) + cache.page_units(Op::per_unit) +
@@ -134,12 +134,12 @@ struct ChunkWork {
     const int per_block = cache.block_size / kPage;
     return cache.page(Op::per_unit, table[page / per_block], page % per_block, head);
   }
-  // The line `at` of a page's keys or values.
-  TGI_INLINED u32x16 line(const unit* from, size_t at) const {
+  // The line at unit `at` of a page's keys or values, as it is multiplied in a pass.
+  TGI_INLINED auto line(const unit* from, size_t at, int pass) const {
     if constexpr (INT8)
-      return integer_units<Op>((const int8_t*)from + at * Op::per_unit);
+      return integer_part<Op>((const int8_t*)from + at * Op::per_unit, pass);
     else
-      return load_units(from + at);
+      return Op::part(load_units(from + at), pass);
   }
 
   // Scores [ROWS][kChunk] of pages first…last-1, and the highest of each row.
@@ -165,7 +165,7 @@ struct ChunkWork {
     for (int step = 0; step < steps; step++) {
       TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
         decltype(Op::part(u32x16(), 0)) b[PAGES];
-        TGI_UNROLL for (int p = 0; p < PAGES; p++) b[p] = Op::part(line(k[p], step * kPage), pass);
+        TGI_UNROLL for (int p = 0; p < PAGES; p++) b[p] = line(k[p], step * kPage, pass);
         TGI_UNROLL for (int r = 0; r < ROWS; r++) {
           const auto a = Op::part(splat_unit(q.query[r][step]), pass);
           TGI_UNROLL for (int p = 0; p < PAGES; p++) c[r][p] = Op::madd(c[r][p], a, b[p]);
@@ -219,7 +219,7 @@ struct ChunkWork {
       for (int step = 0; step * Op::per_unit < positions; step++) {
         TGI_UNROLL for (int pass = 0; pass < Op::passes; pass++) {
           decltype(Op::part(u32x16(), 0)) b[BLOCKS];
-          TGI_UNROLL for (int i = 0; i < BLOCKS; i++) b[i] = Op::part(line(v, (size_t)step * cache.head_size + column + i * 16), pass);
+          TGI_UNROLL for (int i = 0; i < BLOCKS; i++) b[i] = line(v, (size_t)step * cache.head_size + column + i * 16, pass);
           TGI_UNROLL for (int r = 0; r < ROWS; r++) {
             const auto a = Op::part(splat_unit(w[r * (kChunk / Op::per_unit) + step]), pass);
             TGI_UNROLL for (int i = 0; i < BLOCKS; i++) c[r][i] = Op::madd(c[r][i], a, b[i]);

@@ -38,7 +38,6 @@ TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) {
 #endif
 }
 TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)); }
-TGI_INLINE u32x16 as_units(f32x16 v) { return _mm512_castps_si512(v); }
 // Each unit shifted; right with copies of its sign, or with zeros.
 template <int BITS>
 TGI_INLINE u32x16 left(u32x16 v) { return _mm512_slli_epi32(v, BITS); }
@@ -51,7 +50,6 @@ TGI_INLINE u32x16 right_unsigned(u32x16 v) { return _mm512_srli_epi32(v, BITS); 
 
 TGI_INLINE __m256i eight_units(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)); }
 TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return {eight_units(from), eight_units(from + 8)}; }
-TGI_INLINE u32x16 as_units(f32x16 v) { return {_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi)}; }
 TGI_INLINE f32x16 float_integers(u32x16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 TGI_INLINE __m128i signed_words(__m256 v) {
@@ -103,13 +101,15 @@ TGI_INLINED float round_to_bytes(const T* from, int count, int8_t* to) {
   return odd == 0 ? (usable ? top / 127.0f : 0.0f) : odd;
 }
 
-// Codes of eight bits as units of a dtype: numbers, or pairs of them.
+// Integers of eight bits as a unit's part of a dtype, see `Bf16`.
 template <class Op>
-TGI_INLINED u32x16 integer_units(const int8_t* from) {
-  if constexpr (Op::per_unit == 2)
+TGI_INLINED auto integer_part(const int8_t* from, int pass) {
+  if constexpr (Op::per_unit == 1)
+    return float_integers(load_byte_units(from));
+  else if constexpr (Op::passes == 1)
     return bf16_integers(load_byte_words(from));
   else
-    return as_units(float_integers(load_byte_units(from)));
+    return float_integers(right<16>(pass ? load_byte_words(from) : left<16>(load_byte_words(from))));
 }
 
 }  // namespace tgi
