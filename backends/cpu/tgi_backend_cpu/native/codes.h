@@ -99,25 +99,27 @@ class CodeNumbers {
 
   template <int BLOCKS, bool ZEROS, int STEP, class Use>
   TGI_INLINED void step(const u32x16* zero, const Use& use) const {
-    f32x16 first[BLOCKS], second[BLOCKS];
+    element<BLOCKS, ZEROS, STEP, 0>(zero, use), element<BLOCKS, ZEROS, STEP, 1>(zero, use);
+  }
+
+  template <int BLOCKS, bool ZEROS, int STEP, int PLACE, class Use>
+  TGI_INLINED void element(const u32x16* zero, const Use& use) const {
+    constexpr int kShift = BITS == 8 ? 16 : 28, kLeft = BITS == 8 ? 16 * (1 - PLACE) : 28 - 16 * PLACE - 4 * STEP;
+    f32x16 numbers[BLOCKS];
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
       const char* block = codes_ + r * kBlockBytes;
-      u32x16 both;
+      u32x16 v;  // with the number on top
       if constexpr (BITS == 8)
-        both = load_byte_words((const int8_t*)block + STEP * 32);
+        v = left<kLeft>(load_byte_words((const int8_t*)block + STEP * 32));
       else
-        both = left<12 - 4 * STEP>(load_units((const unit*)block));  // the second one's nibble on top
-      constexpr int kShift = BITS == 8 ? 16 : 28;
-      const u32x16 even = left<16>(both);
-      u32x16 a, b;
+        v = left<kLeft>(load_units((const unit*)block));
       if constexpr (BITS == 4 && ZEROS)
-        a = right_unsigned<kShift>(even), b = right_unsigned<kShift>(both);
+        v = right_unsigned<kShift>(v);
       else
-        a = right<kShift>(even), b = right<kShift>(both);
-      first[r] = float_integers(ZEROS ? sub_units(a, zero[r]) : a);
-      second[r] = float_integers(ZEROS ? sub_units(b, zero[r]) : b);
+        v = right<kShift>(v);
+      numbers[r] = float_integers(ZEROS ? sub_units(v, zero[r]) : v);
     }
-    use(STEP, 0, first), use(STEP, 1, second);
+    use(STEP, PLACE, numbers);
   }
 
   const char* codes_;

@@ -17,6 +17,7 @@ namespace tgi {
 constexpr int kPlainBlocks = kTiles ? 2 : kRegisters == 32 ? 3 : 1;
 constexpr int kPlainRows = kRegisters == 32 ? (kTiles ? 12 : 8) : (kTiles ? 2 : 4);
 constexpr int kLowBlocks = 1;
+constexpr int kRegisterRows = 2;  // up to which codes are widened in registers
 constexpr int kPairBlocks = 2;
 constexpr int kPairRows = kRegisters == 32 ? 12 : 2;
 
@@ -331,12 +332,18 @@ class PanelGemm {
   void run_decoded(Scratch& scratch) {
     if constexpr (Op::per_unit == 2) {
       if constexpr (Lines::kGrouped && Op::passes == 2)
-        if (parts_ == 1) return multiply_part(0, typename Lines::InRegisters(p_.w.data, panel_));
+        if (rows_ <= kRegisterRows) return multiply_few(typename Lines::InRegisters(p_.w.data, panel_));
       const size_t lines = parts_ > 1 ? p_.w.steps * blocks_ : 0;
       unit* wide = scratch.units.at_least((lines + Lines::kRoom) * 16);
       multiply_part(0, Lines(p_.w.data, panel_, wide, lines > 0));
       for (size_t part = 1; part < parts_; part++) multiply_part(part, typename Lines::Again(p_.w.data, panel_, wide));
     }
+  }
+
+  template <class Lines>
+  void multiply_few(Lines lines) {
+    if (in_pairs(p_.epilogue)) return multiply_rows<Op, kRegisterRows, kPairBlocks>((int)rows_, p_, panel_, first_, lines);
+    multiply_rows<Op, kRegisterRows, kPlainBlocks>((int)rows_, p_, panel_, first_, lines);
   }
 
   template <class Lines>
