@@ -70,6 +70,7 @@ class FunctionCallItem(Answer):
     status: Status = Field(description=_STATUS, examples=["completed"])
     call_id: str = Field(description="Identifier of the call; its `function_call_output` refers to it.", examples=["call_1"])
     name: str = Field(description="Name of the function.", examples=["weather"])
+    namespace: str = Field(default="", description="Namespace of the function; only if it has one.", examples=["crm"])
     arguments: str = Field(description="Arguments of the function, as JSON text.", examples=['{"city":"Paris"}'])
 
 
@@ -293,6 +294,7 @@ class ArgumentsDoneEvent(Event):
     item_id: str = Field(description=_ITEM, examples=["fc_1"])
     output_index: Count = Field(description=_OUTPUT, examples=[0])
     name: str = Field(description="Name of the function.", examples=["weather"])
+    namespace: str = Field(default="", description="Namespace of the function; only if it has one.", examples=["crm"])
     arguments: str = Field(description="Arguments of the function, as JSON text.", examples=['{"city":"Paris"}'])
 
 

@@ -56,6 +56,7 @@ class InputItem(Body):
     )
     call_id: str | None = Field(default=None, description="Identifier of a function call.", examples=["call_1"])
     name: str | None = Field(default=None, description="Name of the called function.", examples=["weather"])
+    namespace: str | None = Field(default=None, description="Namespace of the called function, if any.", examples=[None])
     arguments: str | None = Field(
         default=None, description="Arguments of the called function, as JSON text.", examples=['{"city":"Paris"}']
     )
@@ -75,7 +76,8 @@ class FunctionTool(Body):
     """A function that the model may call."""
 
     type: str = Field(
-        description="`function`. Built-in tools, such as `web_search`, and tools of the type `custom` are rejected.",
+        description="`function`, or outside of a namespace also `namespace`. Built-in tools, such as `web_search`, and tools of the type "
+        "`custom` are rejected.",
         examples=["function"],
     )
     name: str | None = Field(default=None, description="Name of the function.", examples=["weather"])
@@ -90,11 +92,23 @@ class FunctionTool(Body):
     )
 
 
+class ToolParam(FunctionTool):
+    """A function that the model may call, or a namespace of functions."""
+
+    tools: ListOf[FunctionTool] | None = Field(
+        default=None,
+        description="With the type `namespace`: its functions. The model calls them as `namespace.function`.",
+        examples=[[{"type": "function", "name": "weather", "parameters": ARGUMENTS}]],
+    )
+
+
 class ChosenTool(Body):
     """A function by name."""
 
     type: str = Field(default="function", description="`function`.", examples=["function"])
-    name: str | None = Field(default=None, description="Name of the function.", examples=["weather"])
+    name: str | None = Field(
+        default=None, description="Name of the function; in a namespace `namespace.function`.", examples=["weather"]
+    )
 
 
 class ToolChoiceObject(ChosenTool):
@@ -155,6 +169,11 @@ class ReasoningConfig(Body):
     generate_summary: str | None = Field(default=None, description="Older name of `summary`.", examples=[None])
 
 
+def full_name(namespace: str | None, name: str) -> str:
+    """Return the name by which the model calls a function."""
+    return name if namespace is None else f"{namespace}.{name}"
+
+
 class ResponsesBody(Body):
     """A conversation to continue, with generation parameters."""
 
@@ -184,7 +203,7 @@ class ResponsesBody(Body):
         description="Nucleus sampling: keep the most probable tokens that together have this probability. Default: 1, all tokens.",
         examples=[0.95],
     )
-    tools: ListOf[FunctionTool] | None = Field(
+    tools: ListOf[ToolParam] | None = Field(
         default=None,
         description="Functions that the model may call.",
         examples=[[{"type": "function", "name": "weather", "parameters": ARGUMENTS}]],

@@ -12,7 +12,7 @@ from tgi_router.errors import RouterError
 from tgi_router.inference import Call, Choice, Result
 from tgi_router.json_text import dumps, shortest
 from tgi_router.openai import Dialect
-from tgi_router.responses_bodies import FunctionTool, ResponsesBody
+from tgi_router.responses_bodies import FunctionTool, ResponsesBody, ToolParam, full_name
 from tgi_router.sse import named_event
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}
@@ -27,6 +27,7 @@ class ResponseRendering:
         self._dialect = dialect
         self._reader = reader
         self._number = 0
+        self._functions = _namespaced(body)
         self._head = {
             "id": f"resp_{token_hex(24)}",
             "object": "response",
@@ -82,7 +83,9 @@ class ResponseRendering:
         return self._event(f"{_TEXTS[block.kind]}.delta", **place, content_index=0, delta=text, **_logprobs(block))
 
     def _opened(self, block: Block) -> bytes:
-        added = self._event("response.output_item.added", output_index=block.index, item=_item(block, "in_progress", opened=True))
+        added = self._event(
+            "response.output_item.added", output_index=block.index, item=self._item(block, "in_progress", opened=True)
+        )
         if block.kind is BlockKind.CALL:
             return added
         place = {"item_id": _id(block), "output_index": block.index, "content_index": 0}
@@ -91,12 +94,12 @@ class ResponseRendering:
     def _closed(self, block: Block) -> bytes:
         place = {"item_id": _id(block), "output_index": block.index}
         if block.kind is BlockKind.CALL:
-            done = self._event(f"{_ARGUMENTS}.done", **place, name=block.name, arguments=block.text)
+            done = self._event(f"{_ARGUMENTS}.done", **place, **self._function(block), arguments=block.text)
         else:
             place["content_index"] = 0
             done = self._event(f"{_TEXTS[block.kind]}.done", **place, text=block.text, **_logprobs(block))
             done += self._event("response.content_part.done", **place, part=_part(block, block.text))
-        item = _item(block, self._status_of(block))
+        item = self._item(block, self._status_of(block))
         return done + self._event("response.output_item.done", output_index=block.index, item=item)
 
     def _status_of(self, block: Block) -> str:
@@ -113,7 +116,7 @@ class ResponseRendering:
             "completed_at": int(time()) if status == "completed" else None,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "output": [_item(block, self._status_of(block)) for block in blocks],
+            "output": [self._item(block, self._status_of(block)) for block in blocks],
             "usage": None if choice is None else self._usage(choice),
         }
 
@@ -127,6 +130,22 @@ class ResponseRendering:
             "output_tokens_details": {"reasoning_tokens": self._reader.reasoning_tokens},
             "total_tokens": given + generated,
         }
+
+    def _item(self, block: Block, status: str, opened: bool = False) -> dict[str, Any]:
+        """Return a block as an item of the output; as it begins, if `opened`."""
+        head = {"id": _id(block), "status": status}
+        text = "" if opened else block.text
+        if block.kind is BlockKind.CALL:
+            call = {"type": "function_call", **head, "call_id": f"call_{block.id}"}
+            return {**call, **self._function(block), "arguments": text}
+        content = [] if opened else [_part(block, text)]
+        if block.kind is BlockKind.REASONING:
+            return {"type": "reasoning", **head, "summary": [], "content": content, "encrypted_content": None}
+        return {"type": "message", **head, "role": "assistant", "content": content}
+
+    def _function(self, block: Block) -> dict[str, str]:
+        """Return the name of a called function, and its namespace if it has one."""
+        return self._functions.get(block.name) or {"name": block.name}
 
 
 def _id(block: Block) -> str:
@@ -144,16 +163,14 @@ def _part(block: Block, text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _item(block: Block, status: str, opened: bool = False) -> dict[str, Any]:
-    """Return a block as an item of the output; as it begins, if `opened`."""
-    head = {"id": _id(block), "status": status}
-    text = "" if opened else block.text
-    if block.kind is BlockKind.CALL:
-        return {"type": "function_call", **head, "call_id": f"call_{block.id}", "name": block.name, "arguments": text}
-    content = [] if opened else [_part(block, text)]
-    if block.kind is BlockKind.REASONING:
-        return {"type": "reasoning", **head, "summary": [], "content": content, "encrypted_content": None}
-    return {"type": "message", **head, "role": "assistant", "content": content}
+def _namespaced(body: ResponsesBody) -> dict[str, dict[str, str]]:
+    """Return the names of functions in namespaces by the names that the model knows."""
+    return {
+        full_name(param.name, tool.name): {"name": tool.name, "namespace": param.name}
+        for param in body.tools or ()
+        for tool in param.tools or ()
+        if param.name is not None and tool.name is not None
+    }
 
 
 def _echoed(body: ResponsesBody) -> dict[str, Any]:
@@ -177,5 +194,13 @@ def _echoed(body: ResponsesBody) -> dict[str, Any]:
     }
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return {**tool.model_dump(), "strict": bool(tool.strict)}
+def _tool(param: ToolParam) -> dict[str, Any]:
+    if param.type == "namespace":
+        tools = [_function(tool) for tool in param.tools or ()]
+        return {"type": "namespace", "name": param.name, "description": param.description or "", "tools": tools}
+    return _function(param)
+
+
+def _function(tool: FunctionTool) -> dict[str, Any]:
+    described = {"type": tool.type, "name": tool.name, "description": tool.description}
+    return {**described, "parameters": tool.parameters, "strict": bool(tool.strict)}

@@ -22,7 +22,16 @@ from tgi_router.openai_bodies import (
     Tool,
 )
 from tgi_router.request_fields import unhonoured, warning
-from tgi_router.responses_bodies import FunctionTool, InputItem, InputPart, ResponsesBody, TextFormat, ToolChoiceObject
+from tgi_router.responses_bodies import (
+    FunctionTool,
+    InputItem,
+    InputPart,
+    ResponsesBody,
+    TextFormat,
+    ToolChoiceObject,
+    ToolParam,
+    full_name,
+)
 from tgi_router.tools import brief
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -44,7 +53,7 @@ def chat_of(body: ResponsesBody) -> Converted:
         temperature=body.temperature,
         top_p=body.top_p,
         stream=body.stream,
-        tools=None if body.tools is None else [_tool(tool) for tool in body.tools],
+        tools=None if body.tools is None else [tool for param in body.tools for tool in _tools(param)],
         tool_choice=_choice(body.tool_choice) if isinstance(body.tool_choice, ToolChoiceObject) else body.tool_choice,
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=None if body.text is None or body.text.format is None else _shape(body.text.format),
@@ -74,12 +83,23 @@ def _shape(format: TextFormat) -> GrammarShape:
     return GrammarShape(type="json_schema", json_schema={"name": format.name or "output", "schema": format.schema_of_text})
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def _tools(param: ToolParam) -> Iterator[Tool]:
+    if param.type != "namespace":
+        yield _tool(param)
+        return
+    if param.name is None:
+        raise ValidationFailed("`tools` of the type `namespace` must have a `name`")
+    for tool in param.tools or ():
+        yield _tool(tool, param.name)
+
+
+def _tool(tool: FunctionTool, namespace: str | None = None) -> Tool:
     if tool.type != "function":
         raise ValidationFailed(f"`tools` of the type `{brief(tool.type)}` are not supported; define a `function`")
     if tool.name is None:
         raise ValidationFailed("`tools` of the type `function` must have a `name`")
-    function = FunctionDefinition(name=tool.name, description=tool.description, parameters=tool.parameters)
+    name = full_name(namespace, tool.name)
+    function = FunctionDefinition(name=name, description=tool.description, parameters=tool.parameters)
     return Tool(type="function", function=function)
 
 
@@ -139,7 +159,9 @@ class _AssistantTurn:
         if item.type == "reasoning":
             self._thoughts += [part.text or "" for part in _parts(item.content or item.summary or "")]
         elif item.type == "function_call":
-            self._calls.append(function_call(item.call_id or "", item.name or "", item.arguments or ""))
+            self._calls.append(
+                function_call(item.call_id or "", full_name(item.namespace, item.name or ""), item.arguments or "")
+            )
         elif item.type == "message" and item.role == "assistant":
             self._content = [*(self._content or ()), *_parts(item.content or "")]
         else:

@@ -78,7 +78,7 @@ ROUTES: list[tuple[str, dict[str, Any], type[BaseModel], dict[str, type[BaseMode
         responses_bodies.ResponsesBody,
         {
             "input.0": responses_bodies.InputItem,
-            "tools.0": responses_bodies.FunctionTool,
+            "tools.0": responses_bodies.ToolParam,
             "text": responses_bodies.TextConfig,
             "text.format": responses_bodies.TextFormat,
             "reasoning": responses_bodies.ReasoningConfig,

@@ -125,6 +125,19 @@ def test_function_calls(serve: Serve) -> None:
     assert [each["type"] for each in found[-1]["response"]["output"]] == [each["type"] for each in added]
 
 
+def test_namespaces(serve: Serve, model: ServedModel) -> None:
+    """The model calls a function of a namespace by both names; clients get and send them apart."""
+    tools = [{"type": "namespace", "name": "n", "description": "d", "tools": TOOLS}]
+    served, _ = serve(lambda request: says('{"name": "n.f", "arguments": {}}'), scripted=ROOMY)
+    made = complete(send(served, tools=tools, tool_choice="required"))
+    [call] = made["output"]
+    assert (call["name"], call["namespace"]) == ("f", "n") and made["tools"][0]["tools"][0]["name"] == "f"
+    [done] = [each for each in events(served, tools=tools) if each["type"].endswith("arguments.done")]
+    assert (done["name"], done["namespace"]) == ("f", "n")
+    [messages, *_] = prompt(serve, model, input=[{"role": "user", "content": "Hi"}, call, {"role": "user", "content": "Hi"}])
+    assert messages[1]["tool_calls"][0]["function"]["name"] == "n.f"
+
+
 @pytest.mark.parametrize(
     ("choice", "demanded"),
     [
@@ -250,6 +263,11 @@ def asking(*content: Any) -> dict[str, Any]:
         ({"tools": [{"type": "web_search"}]}, "`tools` of the type `web_search` are not supported"),
         ({"tools": [{"type": "custom", "name": "x"}]}, "`tools` of the type `custom` are not supported"),
         ({"tools": [{"type": "function"}]}, "must have a `name`"),
+        ({"tools": [{"type": "namespace"}]}, "must have a `name`"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
+            "of the type `custom` are not supported",
+        ),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "must have a `name`"),
         ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "`tool_choice` of the type `file_search` is not supported"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "g"}}, "Tool with name g not found"),
