@@ -37,7 +37,8 @@ DESCRIPTION = """The API of Hugging Face's text-generation-inference (TGI), with
 
 Streams are server-sent events. Errors have Anthropic's format on `/v1/messages`, OpenAI's on the other routes under `/v1`, and TGI's on
 all others. If the server was
-started with `--api-key`, every operation except the probes requires that key as a bearer token."""
+started with `--api-key`, every operation except the probes requires that key as a bearer token or
+as `x-api-key`."""
 
 TAGS = {
     "TGI": "TGI's native text generation.",

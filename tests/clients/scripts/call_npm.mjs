@@ -112,6 +112,13 @@ await run({
       });
       check(made.steps.length === 2 && made.steps[0].toolResults[0].output.startsWith("sunny in") && made.text, made.steps);
     }]],
+    [`ai_${name}_history`, [`A second turn knows the first (${name}).`, async () => {
+      const { prompt, ...others } = given;
+      const first = await ai.generateText({ ...others, messages: [{ role: "user", content: "Hello!" }] });
+      const turns = [{ role: "user", content: "Hello!" }, ...first.response.messages, { role: "user", content: prompt }];
+      const made = await ai.generateText({ ...others, messages: turns });
+      check(made.text.includes("Paris"), made.text);
+    }]],
     [`ai_${name}_stream_tools`, [`A streamed call (${name}).`, async () => {
       const made = ai.streamText({ ...given, tools: { weather }, toolChoice: "required" });
       await made.consumeStream();
