@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from tgi_core.lifecycle import Lifecycle
 from tgi_core.telemetry.exchange import request_id
+from tgi_router.anthropic_errors import id_headers
 from tgi_router.auth import ApiKey
 from tgi_router.clients import Clients
 from tgi_router.endpoints import Endpoint
@@ -63,7 +64,8 @@ class AdmissionControl:
             self._permits.check(self._clients.of(scope, given))
         except ModelOverloaded as error:
             self._note(error)
-            fields = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
+            ids = id_headers(path.decode(), request_id(given.get("x-request-id")))
+            fields = {**retry_headers(error), **ids}
             lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
             return answer % b"".join([lines, *(b"%b: %b\r\n" % item for item in defaults)])
         return None

@@ -23,6 +23,11 @@ def is_anthropic(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
+def id_headers(path: str, request_id: str) -> dict[str, str]:
+    """Return the headers that have the id of a request to `path`: Anthropic's clients read one of their own."""
+    return {"x-request-id": request_id, **({"request-id": request_id} if is_anthropic(path) else {})}
+
+
 def error_object(status: int, message: str) -> dict[str, Any]:
     """Return the error object for an HTTP status."""
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")

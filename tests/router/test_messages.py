@@ -86,6 +86,12 @@ def test_answer(hello: Served) -> None:
     }
 
 
+def test_ids(hello: Served) -> None:
+    """The id of a request is in the header that Anthropic's clients read, too."""
+    answer = hello.client.post("/v1/messages", json={}, headers={"x-request-id": "r-1"})
+    assert answer.headers["request-id"] == answer.headers["x-request-id"] == "r-1"
+
+
 def test_stream(hello: Served) -> None:
     """A stream has Anthropic's events in their order, with an event per token of text; there is no [DONE]."""
     start, *others = events(hello)
@@ -320,7 +326,7 @@ def test_overload(serve: Serve) -> None:
         read_until(held, b"text_delta")
         for headers in ({}, {"origin": "http://a.example"}):
             answer = served.client.post("/v1/messages", content=body, headers={**headers, "content-type": "application/json"})
-            assert answer.status_code == 429 and answer.headers["retry-after-ms"]
+            assert answer.status_code == 429 and answer.headers["retry-after-ms"] and answer.headers["request-id"]
             assert answer.json() == {"type": "error", "error": {"type": "rate_limit_error", "message": "Model is overloaded"}}
     assert generator.cancelled.get(timeout=5) is generator.submitted.get_nowait()
 
