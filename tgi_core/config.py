@@ -205,7 +205,7 @@ class Settings:
         "HTTP",
         minimum=1,
     )
-    api_key: str | None = setting(None, "API key that clients must send as a bearer token.", "HTTP", secret=True)
+    api_key: str | None = setting(None, "API key that clients must send as a bearer token or as x-api-key.", "HTTP", secret=True)
     cors_allow_origin: tuple[str, ...] = setting((), "Allowed CORS origin; repeatable.", "HTTP")
     graceful_termination_timeout: int = setting(
         90, "Seconds that running requests have to finish after SIGTERM.", "HTTP", minimum=0, short="-g"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from hmac import compare_digest
 from time import monotonic
 
 from starlette.datastructures import Headers
 
 from tgi_core.lifecycle import Lifecycle
 from tgi_core.telemetry.exchange import request_id
+from tgi_router.anthropic_errors import id_headers
+from tgi_router.auth import ApiKey
 from tgi_router.clients import Clients
 from tgi_router.endpoints import Endpoint
 from tgi_router.errors import ModelOverloaded, error_json, retry_headers
@@ -40,7 +41,7 @@ class AdmissionControl:
         self._lifecycle = lifecycle
         self._clients = clients
         self._answers = answers
-        self._key = None if key is None else b"Bearer " + key.encode()
+        self._key = None if key is None else ApiKey(key)
         self._refused = 0
         self._logged_at = monotonic() - _LOG_EVERY_S
 
@@ -63,22 +64,17 @@ class AdmissionControl:
             self._permits.check(self._clients.of(scope, given))
         except ModelOverloaded as error:
             self._note(error)
-            fields = {**retry_headers(error), "x-request-id": request_id(given.get("x-request-id"))}
+            ids = id_headers(path.decode(), request_id(given.get("x-request-id")))
+            fields = {**retry_headers(error), **ids}
             lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
             return answer % b"".join([lines, *(b"%b: %b\r\n" % item for item in defaults)])
         return None
 
     def _plain(self, headers: HeaderList) -> bool:
         """Return whether the request has the right key and none of the headers that are left to the app."""
-        keys = 0
-        for name, value in headers:
-            if name in _LEFT_TO_THE_APP:
-                return False
-            if name == b"authorization" and self._key is not None:
-                keys += 1
-                if not compare_digest(value, self._key):
-                    return False
-        return self._key is None or keys == 1
+        if any(name in _LEFT_TO_THE_APP for name, _ in headers):
+            return False
+        return self._key is None or self._key.admits(headers)
 
     def _note(self, error: ModelOverloaded) -> None:
         self._metrics.refused(error)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Security
 from fastapi.routing import APIRoute
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -27,6 +27,9 @@ from tgi_router.openai import Dialect
 from tgi_router.openapi import DESCRIPTION, TAGS, components, parameters, responses
 
 _KEY = HTTPBearer(scheme_name="key", description="The server's `--api-key`, if it has one.", auto_error=False)
+_HEADER_KEY = APIKeyHeader(
+    name="x-api-key", scheme_name="x-api-key", description="The same key, as Anthropic's clients send it.", auto_error=False
+)
 _TEXT: dict[str | None, type[Response]] = {"text/plain": PlainTextResponse, "text/html": HTMLResponse}
 
 
@@ -91,9 +94,10 @@ class Operation(APIRoute):
         self.app = request_response(serving(endpoint, gate))
 
     def restore(self, document: dict[str, Any]) -> None:
-        """Restore the nulls in the examples of the operation's errors, which FastAPI drops."""
-        operation = document["paths"][self._shown_path][self._method]
-        operation["responses"] |= {str(status): response for status, response in self.responses.items() if status != 200}
+        """Restore the nulls in the examples of the operation's errors, which FastAPI drops, and drop the 422 that it adds."""
+        found = document["paths"][self._shown_path][self._method]["responses"]
+        found.pop("422", None)
+        found |= {str(status): response for status, response in self.responses.items() if status != 200}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match as Starlette does, with HEAD as a variant of GET."""
@@ -152,6 +156,7 @@ def _arguments(endpoint: Endpoint) -> Iterator[Parameter]:
         yield _argument("body", Annotated[endpoint.body, Body(openapi_examples=examples)])
     if not endpoint.public:
         yield _argument("key", Annotated[Any, Security(_KEY)])
+        yield _argument("header_key", Annotated[Any, Security(_HEADER_KEY)])
 
 
 def _argument(name: str, kind: Any) -> Parameter:

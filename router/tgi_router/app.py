@@ -20,9 +20,11 @@ from tgi_core.config import Settings
 from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.telemetry.traces import Traces
 from tgi_router.admission import AdmissionControl, refusals
-from tgi_router.auth import BearerAuth
+from tgi_router.anthropic_messages import MessagesRoutes
+from tgi_router.auth import KeyAuth
 from tgi_router.clients import Clients
 from tgi_router.cloud import CloudRoutes
+from tgi_router.converted_chat import ConvertedChats
 from tgi_router.cors import cors
 from tgi_router.docs_page import DocumentRoutes
 from tgi_router.endpoints import Endpoint, Gate, make_routes, methods_by_path
@@ -38,6 +40,7 @@ from tgi_router.openai_chat import ChatRoutes
 from tgi_router.openai_completions import CompletionRoutes
 from tgi_router.probes import Probes
 from tgi_router.request_log import RequestLog
+from tgi_router.responses_routes import ResponsesRoutes
 from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
@@ -145,12 +148,15 @@ def _endpoints(
     small, native = SmallRoutes(inference), NativeRoutes(inference, headers)
     chat, completions = ChatRoutes(inference, headers, dialect, templates), CompletionRoutes(inference, headers, dialect)
     cloud = CloudRoutes(inference, native, chat, completions)
+    chats = ConvertedChats(inference, headers, chat)
+    others = () if dialect.strict else (MessagesRoutes(inference, dialect, chats), ResponsesRoutes(inference, dialect, chats))
     return [
         *cloud.named_endpoints(probes.health),
         *probes.endpoints(),
         *native.endpoints(),
         *chat.endpoints(),
         *completions.endpoints(),
+        *(endpoint for each in others for endpoint in each.endpoints()),
         *small.endpoints(),
         *cloud.endpoints(),
         *KServeRoutes(inference, probes).endpoints(),
@@ -162,7 +168,7 @@ def _middleware(settings: Settings, endpoints: Sequence[Endpoint]) -> list[Middl
     """Return the middleware. CORS comes first: a browser's preflight request has no key."""
     stack = cors(settings, methods_by_path(endpoints))
     if settings.api_key is not None:
-        stack.append(Middleware(BearerAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
+        stack.append(Middleware(KeyAuth, key=settings.api_key, public=make_routes(each for each in endpoints if each.public)))
     return stack
 
 

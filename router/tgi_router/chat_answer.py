@@ -9,14 +9,13 @@ from typing import Any
 from tgi_core.wire.types import FinishReason, Generation, Token
 from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.json_text import dumps, quote
+from tgi_router.message_reader import MessageReader, Names
 from tgi_router.openai import FINGERPRINT, Dialect, Envelope, usage_of
 from tgi_router.prompt_logprobs import rendered
 from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.sse import event
-from tgi_router.stop_strings import StopFilter, cut
+from tgi_router.stop_strings import cut
 from tgi_router.tool_calls import Piece, ToolCallReader
-
-Names = frozenset[str]
 
 _ROLE = '"role":"assistant",'
 _REST = '"logprobs":null,"finish_reason":null}],"usage":null}'
@@ -67,28 +66,11 @@ def _read(text: str, names: Names) -> list[Piece]:
     return [*reader.push(text), *reader.finish()]
 
 
-class _Speaker:
+class _Speaker(MessageReader):
     """State of one choice of a stream."""
 
-    def __init__(self, stops: Sequence[str], names: Names) -> None:
-        self.silent = True
-        """Whether nothing has been sent yet."""
-        self._filter = StopFilter(stops)
-        self._reader = ToolCallReader(names) if names else None
-
-    @property
-    def called(self) -> bool:
-        """Whether the choice has tool calls."""
-        return self._reader is not None and self._reader.calls > 0
-
-    def push(self, text: str, last: bool) -> list[Piece]:
-        """Return the pieces that a token adds; without tools, exactly one, which may be empty."""
-        text = self._filter.push(text)
-        if last:
-            text += self._filter.finish()
-        if self._reader is None:
-            return [Piece(text)]
-        return [*self._reader.push(text), *(self._reader.finish() if last else ())]
+    silent = True
+    """Whether nothing has been sent yet."""
 
 
 class Chunks:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tgi_core import __version__
 from tgi_core.scheduler.prediction import Prediction
 from tgi_core.wire.types import FinishReason, Token
+from tgi_router.anthropic_errors import error_object, is_anthropic
 from tgi_router.bodies import GrammarShape, Parameters
 from tgi_router.caller_names import status_text
 from tgi_router.constraints import constraint_of
@@ -37,7 +38,7 @@ from tgi_router.errors import (
 from tgi_router.inference import Choice, Result, in_order
 from tgi_router.json_text import dumps, shortest
 from tgi_router.openai_bodies import OpenAIBody
-from tgi_router.request_fields import Route, unhonoured, warning
+from tgi_router.request_fields import OTHERS, Route, unhonoured, warning
 from tgi_router.shown_text import HIDDEN, ShownText
 from tgi_router.strict_types import to_single
 from tgi_router.tool_calls import Piece
@@ -48,10 +49,12 @@ FINGERPRINT = f"{__version__}-native"
 MAX_STOP = 1024
 """Maximum length of a stop string, in characters: a stream is searched for a partial match of it at every token."""
 
+RESPONSES = "/v1/responses"
+
 MAX_MODEL = 256
 """Maximum length of a model name, in characters: each chunk of a response repeats it."""
 
-_INVALID = (404, 405, 422)
+_INVALID = (400, 404, 405, 422)
 """Statuses of errors that a retry would meet again."""
 
 _TOKEN_ID = re.compile(r"\d{1,10}", re.ASCII)
@@ -123,7 +126,7 @@ class Dialect:
     def warnings(self, route: Route, body: OpenAIBody, ignored: Iterable[str] = ()) -> dict[str, str]:
         """Return the response header that names ignored fields, with those of `ignored`. Raises ValidationFailed for a field that is
         refused. TGI ignores all."""
-        return {} if self.strict else warning([*ignored, *unhonoured(route, body.model_extra or {})])
+        return {} if self.strict else warning([*ignored, *unhonoured(OTHERS[route], body.model_extra or {})])
 
     def extras(
         self, body: OpenAIBody, logprobs: bool = False, call_schema: dict[str, Any] | None = None, prediction: str = ""
@@ -218,27 +221,33 @@ class Dialect:
     # errors
 
     def speaks(self, path: str) -> bool:
-        """Return whether errors of a route have OpenAI's format."""
+        """Return whether errors of a route have OpenAI's or Anthropic's format."""
         return not self.strict and path.startswith("/v1/")
 
-    def status(self, error: RouterError) -> int:
-        """Return the HTTP status of an error. OpenAI's clients retry after 503, but not after TGI's 424."""
-        return 503 if isinstance(error, ShardLost) and not self.strict else error.status
+    def status(self, error: RouterError | BodyRejected, path: str = "") -> int:
+        """Return the HTTP status of an error. OpenAI's clients retry after 503, but not after TGI's 424. On the routes that TGI does not
+        have, an invalid request is 400, as in the APIs that they come from."""
+        if isinstance(error, ShardLost) and not self.strict:
+            return 503
+        return 400 if error.status == 422 and (is_anthropic(path) or path == RESPONSES) else error.status
 
     def error_response(self, error: RouterError, path: str) -> Response:
-        """Render an error of a route as OpenAI's error object, with TGI's `error_type` added."""
-        status, headers = self.status(error), retry_headers(error)
+        """Render an error of a route as OpenAI's error object, with TGI's `error_type` added, or as Anthropic's."""
+        status, headers = self.status(error, path), retry_headers(error)
         if status == 503:
             headers["x-should-retry"] = "true"
         elif status in _INVALID:
             headers["x-should-retry"] = "false"
+        if is_anthropic(path):
+            return Response(dumps(error_object(status, status_text(error, path))), status, headers, "application/json")
         return Response(dumps(self._error_body(error, path)), status, headers, "application/json")
 
-    def body_response(self, error: BodyRejected) -> Response:
-        """Render the error of an unreadable body as OpenAI's error object."""
+    def body_response(self, error: BodyRejected, path: str) -> Response:
+        """Render the error of an unreadable body as OpenAI's error object, or as Anthropic's."""
+        status = self.status(error, path)
         fields = {"message": str(error), "type": "invalid_request_error", "param": None, "code": "invalid_body"}
-        answer = dumps({"error": fields, "error_type": "invalid_body"})
-        return Response(answer, error.status, {"x-should-retry": "false"}, "application/json")
+        body = error_object(status, str(error)) if is_anthropic(path) else {"error": fields, "error_type": "invalid_body"}
+        return Response(dumps(body), status, {"x-should-retry": "false"}, "application/json")
 
     def error_event_json(self, error: RouterError) -> str:
         """Render an error within a stream. TGI reports status 422 for every error."""
@@ -260,7 +269,7 @@ class Dialect:
     def respond(self, path: str, error: RouterError | BodyRejected) -> Response:
         """Return the error response for a request to `path` that failed before its response began."""
         if isinstance(error, BodyRejected):
-            return self.body_response(error) if self.speaks(path) else body_response(error)
+            return self.body_response(error, path) if self.speaks(path) else body_response(error)
         return self.error_response(error, path) if self.speaks(path) else error_response(error)
 
 

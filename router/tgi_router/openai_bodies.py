@@ -189,6 +189,11 @@ class Message(Body):
     refusal: str | None = Field(
         default=None, description="Text with which the assistant refused, instead of its content.", examples=["I cannot."]
     )
+    reasoning_content: str | None = Field(
+        default=None,
+        description="Reasoning of the assistant before its content, for templates that render it. vLLM's.",
+        examples=["The user greets me."],
+    )
     name: str | None = Field(default=None, description="Name of the author, for templates that use it.", examples=["David"])
     tool_call_id: str | None = Field(
         default=None,

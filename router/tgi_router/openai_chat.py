@@ -13,7 +13,7 @@ from tgi_core.grammar import Grammar, parse_grammar
 from tgi_core.scheduler.types import SchedulingParams
 from tgi_router.answers import ChatTokenizeResponse
 from tgi_router.bodies import GrammarShape, Parameters
-from tgi_router.chat_answer import Chunks, Names, answer_json
+from tgi_router.chat_answer import Chunks, answer_json
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint
 from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, ValidationFailed
@@ -22,6 +22,7 @@ from tgi_router.grammars import reporting_errors
 from tgi_router.headers import ComputeHeaders
 from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
+from tgi_router.message_reader import Names
 from tgi_router.openai import Dialect, Envelope, usage
 from tgi_router.openai_answers import ChatCompletion, ChatEvents
 from tgi_router.openai_bodies import ChatBody, Message
@@ -51,6 +52,11 @@ class Chat:
     """Names of the functions that the model may call."""
     warnings: Mapping[str, str]
     """Headers that name what the client does not get."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar constrains the response."""
+        return self.parameters.grammar is not None or self.extras.call_schema is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +208,8 @@ class ChatRoutes:
         except RecursionError:
             raise TemplateFailed("`messages` or `tools` are nested too deep") from None
 
-    def _call(self, chat: Chat, scheduling: SchedulingParams) -> Call:
+    def call(self, chat: Chat, scheduling: SchedulingParams) -> Call:
+        """Create the call of a chat, for `async with`."""
         streaming = bool(chat.body.stream)
         return self._inference.call((chat.prompt,), chat.parameters, scheduling, streaming=streaming, extras=chat.extras)
 
@@ -213,7 +220,7 @@ class ChatRoutes:
     async def _complete(self, preparing: Awaitable[Chat], scheduling: SchedulingParams) -> Response:
         chat = await preparing
         body = chat.body
-        async with self._call(chat, scheduling) as call:
+        async with self.call(chat, scheduling) as call:
             results = self._dialect.ordered(await call.results())
         stops = self._dialect.stops(chat.parameters)
         shown = self._dialect.shown(body)
@@ -228,7 +235,7 @@ class ChatRoutes:
         body, stops = chat.body, self._dialect.stops(chat.parameters)
         shown = self._dialect.shown(body)
         chunks = Chunks(self._dialect, self._envelope(body), stops, chat.names, bool(body.logprobs), shown)
-        async with self._call(chat, scheduling) as call:
+        async with self.call(chat, scheduling) as call:
             call.checks.warn(headers)
             yield OPENED
             await call.write_to(writer, chunks.events)

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from tgi_router.answers import ErrorResponse
+from tgi_router.anthropic_answers import AnthropicErrorResponse
+from tgi_router.anthropic_errors import is_anthropic
 from tgi_router.endpoints import UNREADABLE, Endpoint
 from tgi_router.errors import (
     NO_MODEL,
@@ -31,14 +33,17 @@ from tgi_router.scheduling_headers import MAX_SALT, PRIORITIES, PRIORITY, SALT, 
 
 Json = dict[str, Any]
 
-DESCRIPTION = """The API of Hugging Face's text-generation-inference (TGI), with OpenAI-compatible routes.
+DESCRIPTION = """The API of Hugging Face's text-generation-inference (TGI), with routes compatible with OpenAI and Anthropic.
 
-Streams are server-sent events. Errors have OpenAI's format on the routes under `/v1`, and TGI's on all others. If the server was
-started with `--api-key`, every operation except the probes requires that key as a bearer token."""
+Streams are server-sent events. Errors have Anthropic's format on `/v1/messages`, OpenAI's on the other routes under `/v1`, and TGI's on
+all others. If the server was
+started with `--api-key`, every operation except the probes requires that key as a bearer token or
+as `x-api-key`."""
 
 TAGS = {
     "TGI": "TGI's native text generation.",
-    "OpenAI": "OpenAI-compatible chat completions, text completions and models.",
+    "OpenAI": "OpenAI-compatible chat completions, responses, text completions and models.",
+    "Anthropic": "Anthropic-compatible messages.",
     "Tokens": "Tokenization of texts and chats.",
     "Server": "Information about the served model, its limits and metrics, and this document.",
     "Probes": "Liveness and readiness probes.",
@@ -69,7 +74,7 @@ _HEADERS: dict[str, Json] = {
 }
 
 _DESCRIPTIONS = {
-    400: "The request body is not valid JSON.",
+    400: "The request body is not valid JSON, or on a route without status 422, the request failed validation.",
     401: "The API key is missing or wrong.",
     404: "There is no model or adapter with this name.",
     413: "The request body is too large.",
@@ -106,7 +111,9 @@ _REFERENCE = "#/components/schemas/{model}"
 def components(endpoints: Iterable[Endpoint]) -> Json:
     """Return the schemas of all bodies, responses and events, by name. FastAPI's own schemas lack the events, and their bounds are
     floating-point numbers, which cannot distinguish 2^64 - 1 from 2^64."""
-    kinds: list[tuple[Any, str]] = [(ErrorResponse, "serialization"), (OpenAIErrorResponse, "serialization")]
+    kinds: list[tuple[Any, str]] = [
+        (each, "serialization") for each in (ErrorResponse, OpenAIErrorResponse, AnthropicErrorResponse)
+    ]
     for each in endpoints:
         described = (each.body, "validation"), (each.answer, "serialization"), (each.events, "serialization")
         kinds += [item for item in described if item[0] is not None and item not in kinds]
@@ -156,12 +163,14 @@ def _event(endpoint: Endpoint) -> Json:
 
 
 def _error(endpoint: Endpoint, status: int, dialect: Dialect) -> Iterator[tuple[str, Json]]:
-    """Yield the error content by media type: plain text for unreadable bodies, except on OpenAI's routes."""
-    openai = dialect.speaks(endpoint.path)
-    if status in UNREADABLE and not openai:
+    """Yield the error content by media type: plain text for unreadable bodies, except under /v1."""
+    model: type[BaseModel] = ErrorResponse
+    if dialect.speaks(endpoint.path):
+        model = AnthropicErrorResponse if is_anthropic(endpoint.path) else OpenAIErrorResponse
+    elif status in UNREADABLE:
         yield "text/plain", {"schema": {"type": "string"}, "example": str(_UNREAD[status])}
         if status not in _FAILURES:
             return
     error = Unhealthy() if endpoint.public else _FAILURES.get(status) or _UNREAD[status]
     example = json.loads(bytes(dialect.respond(endpoint.path, error).body))
-    yield "application/json", {"schema": _schema(OpenAIErrorResponse if openai else ErrorResponse), "example": example}
+    yield "application/json", {"schema": _schema(model), "example": example}

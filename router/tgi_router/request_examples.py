@@ -13,7 +13,7 @@ _PERSON = {
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
     "required": ["name", "age"],
 }
-_WEATHER = {
+_WEATHER: Examples = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -111,5 +111,53 @@ INFER: Examples = {
         "parameters": {"max_new_tokens": 20},
         "inputs": [{"name": "prompt", "shape": [1], "datatype": "BYTES", "data": list(b"Hello")}],
         "outputs": [{"name": "text"}],
+    },
+}
+
+_TOOL = {"name": "weather", "description": "The weather in a city", "input_schema": _WEATHER["function"]["parameters"]}
+
+MESSAGES: Examples = {
+    "A question": {"model": "tgi", "max_tokens": 32, "messages": [_QUESTION]},
+    "As a stream": {"model": "tgi", "max_tokens": 32, "system": "You are brief.", "messages": [_QUESTION], "stream": True},
+    "Constrained by a JSON Schema": {
+        "model": "tgi",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "Who are you?"}],
+        "output_config": {"format": {"type": "json_schema", "schema": _PERSON}},
+    },
+    "With a tool that must be used": {
+        "model": "tgi",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "How is the weather in Paris?"}],
+        "tools": [_TOOL],
+        "tool_choice": {"type": "tool", "name": "weather"},
+    },
+}
+
+COUNT_TOKENS: Examples = {"A question": {"model": "tgi", "messages": [_QUESTION]}}
+
+_FUNCTION = {"type": "function", **_WEATHER["function"]}
+
+RESPONSES: Examples = {
+    "A question": {"model": "tgi", "input": "What is Deep Learning?", "max_output_tokens": 32},
+    "As a stream": {
+        "model": "tgi",
+        "instructions": "You are brief.",
+        "input": [_QUESTION],
+        "max_output_tokens": 32,
+        "stream": True,
+    },
+    "Constrained by a JSON Schema": {
+        "model": "tgi",
+        "input": "Who are you?",
+        "max_output_tokens": 64,
+        "text": {"format": {"type": "json_schema", "name": "person", "schema": _PERSON}},
+    },
+    "With a function that must be called": {
+        "model": "tgi",
+        "input": "How is the weather in Paris?",
+        "max_output_tokens": 64,
+        "tools": [_FUNCTION],
+        "tool_choice": {"type": "function", "name": "weather"},
     },
 }

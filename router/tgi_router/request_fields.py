@@ -38,6 +38,8 @@ class Route(Enum):
     CHAT = "chat"
     COMPLETIONS = "completions"
     BOTH = "both"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,18 @@ _GRAMMAR = 'root ::= "a" | "b"'
 _MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
-def _honoured(origin: str, route: Route, **samples: Any) -> Iterator[RequestField]:
+def honoured(origin: str, route: Route, **samples: Any) -> Iterator[RequestField]:
+    """Yield fields that are honoured, each with its sample."""
     return (RequestField(name, origin, route, Treatment.HONOURED, sample) for name, sample in samples.items())
 
 
-def _refused(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+def refused(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+    """Return a field that is refused."""
     return RequestField(name, origin, route, Treatment.REFUSED, sample, note, neutral)
 
 
-def _ignored(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+def ignored(origin: str, route: Route, name: str, sample: Any, note: str, *neutral: Any) -> RequestField:
+    """Return a field that is ignored."""
     return RequestField(name, origin, route, Treatment.IGNORED, sample, note, neutral)
 
 
@@ -82,109 +87,111 @@ _KEPT = "nothing is stored"
 _FURTHER = {name: (spec.examples or [None])[0] for name, spec in FurtherSampling.model_fields.items()}
 
 FIELDS: tuple[RequestField, ...] = (
-    *_honoured("OpenAI", _BOTH, model="tgi", max_tokens=4, temperature=0.5, top_p=0.9, seed=1, stop=["x"], n=2, stream=True),
-    *_honoured("OpenAI", _BOTH, max_completion_tokens=4, frequency_penalty=0.5, presence_penalty=0.5, logit_bias={"5": 1}),
-    *_honoured("OpenAI", _CHAT, messages=_MESSAGES, logprobs=True, top_logprobs=2, tools=[_TOOL]),
-    *_honoured("OpenAI", _CHAT, tool_choice="auto", parallel_tool_calls=False, response_format={"type": "json_object"}),
-    *_honoured("OpenAI", _CHAT, reasoning_effort="low"),
-    *_honoured("OpenAI", _BOTH, stream_options={"include_usage": True}),
-    *_honoured("OpenAI", _COMPLETIONS, prompt="Hi", logprobs=2, echo=True, best_of=2),
-    _refused("OpenAI", _COMPLETIONS, "suffix", "x", "put it into the prompt in the format of the model"),
-    _refused("OpenAI", _CHAT, "functions", [{"name": "f"}], "use `tools`", []),
-    _refused("OpenAI", _CHAT, "function_call", "auto", "use `tool_choice`", "none"),
-    _refused("OpenAI", _CHAT, "modalities", ["text", "audio"], "the response is text", ["text"]),
-    _refused("OpenAI", _CHAT, "audio", {"voice": "alloy", "format": "wav"}, "the response is text"),
-    _refused("OpenAI", _CHAT, "web_search_options", {}, "the server does not search the web"),
-    _ignored("OpenAI", _BOTH, "user", "u-1", "clients are distinguished by their keys and addresses"),
-    _ignored("OpenAI", _CHAT, "safety_identifier", "u-1", _KEPT),
-    _ignored("OpenAI", _CHAT, "metadata", {"a": "b"}, _KEPT, {}),
-    _ignored("OpenAI", _CHAT, "store", True, _KEPT, False),
+    *honoured("OpenAI", _BOTH, model="tgi", max_tokens=4, temperature=0.5, top_p=0.9, seed=1, stop=["x"], n=2, stream=True),
+    *honoured("OpenAI", _BOTH, max_completion_tokens=4, frequency_penalty=0.5, presence_penalty=0.5, logit_bias={"5": 1}),
+    *honoured("OpenAI", _CHAT, messages=_MESSAGES, logprobs=True, top_logprobs=2, tools=[_TOOL]),
+    *honoured("OpenAI", _CHAT, tool_choice="auto", parallel_tool_calls=False, response_format={"type": "json_object"}),
+    *honoured("OpenAI", _CHAT, reasoning_effort="low"),
+    *honoured("OpenAI", _BOTH, stream_options={"include_usage": True}),
+    *honoured("OpenAI", _COMPLETIONS, prompt="Hi", logprobs=2, echo=True, best_of=2),
+    refused("OpenAI", _COMPLETIONS, "suffix", "x", "put it into the prompt in the format of the model"),
+    refused("OpenAI", _CHAT, "functions", [{"name": "f"}], "use `tools`", []),
+    refused("OpenAI", _CHAT, "function_call", "auto", "use `tool_choice`", "none"),
+    refused("OpenAI", _CHAT, "modalities", ["text", "audio"], "the response is text", ["text"]),
+    refused("OpenAI", _CHAT, "audio", {"voice": "alloy", "format": "wav"}, "the response is text"),
+    refused("OpenAI", _CHAT, "web_search_options", {}, "the server does not search the web"),
+    ignored("OpenAI", _BOTH, "user", "u-1", "clients are distinguished by their keys and addresses"),
+    ignored("OpenAI", _CHAT, "safety_identifier", "u-1", _KEPT),
+    ignored("OpenAI", _CHAT, "metadata", {"a": "b"}, _KEPT, {}),
+    ignored("OpenAI", _CHAT, "store", True, _KEPT, False),
     RequestField(
         "prediction", "OpenAI", _CHAT, Treatment.HONOURED, _PREDICTION, "ignored, with a warning, without `--speculate`"
     ),
-    _ignored("OpenAI", _CHAT, "prompt_cache_key", "k", "prompts are cached by their tokens; see `x-cache-salt`"),
-    _ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while memory lasts", "in_memory"),
-    _ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),
-    _ignored("OpenAI", _CHAT, "verbosity", "low", "ask for it in the prompt", "medium"),
-    *_honoured("vLLM, SGLang", _BOTH, top_k=5, **_FURTHER, repetition_penalty=1.1, ignore_eos=True),
+    ignored("OpenAI", _CHAT, "prompt_cache_key", "k", "prompts are cached by their tokens; see `x-cache-salt`"),
+    ignored("OpenAI", _CHAT, "prompt_cache_retention", "24h", "prompts stay cached while memory lasts", "in_memory"),
+    ignored("OpenAI", _CHAT, "service_tier", "flex", "see `x-request-priority`", "auto", "default"),
+    ignored("OpenAI", _CHAT, "verbosity", "low", "ask for it in the prompt", "medium"),
+    *honoured("vLLM, SGLang", _BOTH, top_k=5, **_FURTHER, repetition_penalty=1.1, ignore_eos=True),
     RequestField("min_tokens", "vLLM, SGLang", _BOTH, Treatment.HONOURED, 1, "not together with a grammar"),
-    *_honoured("vLLM, SGLang", _BOTH, stop_token_ids=[5], skip_special_tokens=False),
+    *honoured("vLLM, SGLang", _BOTH, stop_token_ids=[5], skip_special_tokens=False),
     RequestField("prompt_logprobs", "vLLM", _BOTH, Treatment.HONOURED, 0, "0 only, the prompt's own tokens"),
-    *_honoured("vLLM", _BOTH, truncate_prompt_tokens=2),
-    *_honoured("vLLM, SGLang", _CHAT, chat_template_kwargs={"enable_thinking": False}),
-    *_honoured("vLLM", _BOTH, guided_json=_SCHEMA, guided_regex="a+", guided_choice=["yes", "no"]),
-    *_honoured("vLLM", _BOTH, structured_outputs={"regex": "a+"}),
-    *_honoured("SGLang", _BOTH, regex="a+"),
+    *honoured("vLLM", _BOTH, truncate_prompt_tokens=2),
+    *honoured("vLLM, SGLang", _CHAT, chat_template_kwargs={"enable_thinking": False}),
+    *honoured("vLLM", _BOTH, guided_json=_SCHEMA, guided_regex="a+", guided_choice=["yes", "no"]),
+    *honoured("vLLM", _BOTH, structured_outputs={"regex": "a+"}),
+    *honoured("SGLang", _BOTH, regex="a+"),
     RequestField("guided_grammar", "vLLM", _BOTH, Treatment.HONOURED, _GRAMMAR, "GBNF or Lark, at most 400 rules"),
     RequestField("ebnf", "SGLang", _BOTH, Treatment.HONOURED, _GRAMMAR, "GBNF or Lark, at most 400 rules"),
-    _refused("vLLM", _BOTH, "include_stop_str_in_output", True, "/generate keeps the stop string", False),
-    _refused("SGLang", _BOTH, "no_stop_trim", True, "/generate keeps the stop string", False),
-    _refused("vLLM", _BOTH, "allowed_token_ids", [5], "use `logit_bias`", []),
-    _refused("vLLM", _BOTH, "bad_words", ["x"], "use `logit_bias`", []),
-    _refused("vLLM", _BOTH, "use_beam_search", True, "use `n`, or `best_of` of /v1/completions", False),
-    _refused("vLLM", _BOTH, "logits_processors", ["x"], "code from requests is never run", []),
-    _refused("SGLang", _BOTH, "custom_logit_processor", "x", "code from requests is never run"),
-    _refused("vLLM", _CHAT, "chat_template", "x", _TEMPLATE),
-    _refused("vLLM", _CHAT, "documents", [{"text": "x"}], "put them into a message", []),
-    _refused("vLLM", _CHAT, "echo", True, "only /v1/completions has it", False),
-    _refused("vLLM", _CHAT, "add_generation_prompt", False, "a final assistant message is continued", True),
-    _ignored("vLLM", _CHAT, "continue_final_message", True, "a final assistant message is always continued", False),
-    _refused("vLLM", _BOTH, "add_special_tokens", True, "the chat template or the tokenizer adds them"),
-    _refused("SGLang", _BOTH, "lora_path", "a", "adapters are selected by `model`"),
-    _refused("SGLang", _BOTH, "return_hidden_states", True, "hidden states are not returned", False),
-    _refused("vLLM", _BOTH, "return_token_ids", True, "/generate returns the ids with `details`", False),
-    _refused("vLLM", _BOTH, "return_tokens_as_token_ids", True, "/generate returns the ids with `details`", False),
-    _ignored("vLLM", _BOTH, "priority", 1, "see `x-request-priority`", 0),
-    _ignored("vLLM", _BOTH, "request_id", "r-1", "see `x-request-id`"),
-    _ignored("SGLang", _BOTH, "rid", "r-1", "see `x-request-id`"),
-    _ignored("vLLM", _BOTH, "cache_salt", "s", "see `x-cache-salt`"),
-    _ignored("vLLM", _BOTH, "length_penalty", 1.5, "only for beam search", 1.0, 1),
-    _ignored("vLLM", _BOTH, "spaces_between_special_tokens", False, "nothing is put between special tokens", True),
-    _ignored("vLLM", _BOTH, "guided_decoding_backend", "xgrammar", "grammars are compiled by llguidance"),
-    _ignored("vLLM", _BOTH, "guided_whitespace_pattern", " ", "at most one space, as in TGI"),
-    _ignored("vLLM", _CHAT, "include_reasoning", True, "reasoning is not separated from the answer", False),
-    _ignored("SGLang", _CHAT, "separate_reasoning", True, "reasoning is not separated from the answer", False),
-    _ignored("SGLang", _CHAT, "stream_reasoning", True, "reasoning is not separated from the answer", False),
-    _ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text input is supported", {}),
-    _ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text input is supported", {}),
-    _ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "KV cache transfer is not supported", {}),
-    _ignored("vLLM", _BOTH, "vllm_xargs", {"a": 1}, "for extensions of vLLM", {}),
+    refused("vLLM", _BOTH, "include_stop_str_in_output", True, "/generate keeps the stop string", False),
+    refused("SGLang", _BOTH, "no_stop_trim", True, "/generate keeps the stop string", False),
+    refused("vLLM", _BOTH, "allowed_token_ids", [5], "use `logit_bias`", []),
+    refused("vLLM", _BOTH, "bad_words", ["x"], "use `logit_bias`", []),
+    refused("vLLM", _BOTH, "use_beam_search", True, "use `n`, or `best_of` of /v1/completions", False),
+    refused("vLLM", _BOTH, "logits_processors", ["x"], "code from requests is never run", []),
+    refused("SGLang", _BOTH, "custom_logit_processor", "x", "code from requests is never run"),
+    refused("vLLM", _CHAT, "chat_template", "x", _TEMPLATE),
+    refused("vLLM", _CHAT, "documents", [{"text": "x"}], "put them into a message", []),
+    refused("vLLM", _CHAT, "echo", True, "only /v1/completions has it", False),
+    refused("vLLM", _CHAT, "add_generation_prompt", False, "a final assistant message is continued", True),
+    ignored("vLLM", _CHAT, "continue_final_message", True, "a final assistant message is always continued", False),
+    refused("vLLM", _BOTH, "add_special_tokens", True, "the chat template or the tokenizer adds them"),
+    refused("SGLang", _BOTH, "lora_path", "a", "adapters are selected by `model`"),
+    refused("SGLang", _BOTH, "return_hidden_states", True, "hidden states are not returned", False),
+    refused("vLLM", _BOTH, "return_token_ids", True, "/generate returns the ids with `details`", False),
+    refused("vLLM", _BOTH, "return_tokens_as_token_ids", True, "/generate returns the ids with `details`", False),
+    ignored("vLLM", _BOTH, "priority", 1, "see `x-request-priority`", 0),
+    ignored("vLLM", _BOTH, "request_id", "r-1", "see `x-request-id`"),
+    ignored("SGLang", _BOTH, "rid", "r-1", "see `x-request-id`"),
+    ignored("vLLM", _BOTH, "cache_salt", "s", "see `x-cache-salt`"),
+    ignored("vLLM", _BOTH, "length_penalty", 1.5, "only for beam search", 1.0, 1),
+    ignored("vLLM", _BOTH, "spaces_between_special_tokens", False, "nothing is put between special tokens", True),
+    ignored("vLLM", _BOTH, "guided_decoding_backend", "xgrammar", "grammars are compiled by llguidance"),
+    ignored("vLLM", _BOTH, "guided_whitespace_pattern", " ", "at most one space, as in TGI"),
+    ignored("vLLM", _CHAT, "include_reasoning", True, "reasoning is not separated from the answer", False),
+    ignored("SGLang", _CHAT, "separate_reasoning", True, "reasoning is not separated from the answer", False),
+    ignored("SGLang", _CHAT, "stream_reasoning", True, "reasoning is not separated from the answer", False),
+    ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text input is supported", {}),
+    ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text input is supported", {}),
+    ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "KV cache transfer is not supported", {}),
+    ignored("vLLM", _BOTH, "vllm_xargs", {"a": 1}, "for extensions of vLLM", {}),
 )
 
-_OTHERS: Mapping[Route, Mapping[str, RequestField]] = {
-    route: {each.name: each for each in FIELDS if each.route in (route, _BOTH) and each.treatment is not Treatment.HONOURED}
-    for route in (_CHAT, _COMPLETIONS)
-}
+
+def others(fields: Iterable[RequestField], route: Route) -> Mapping[str, RequestField]:
+    """Return the fields of a route that are not honoured, by name."""
+    return {each.name: each for each in fields if each.route in (route, _BOTH) and each.treatment is not Treatment.HONOURED}
 
 
-def unhonoured(route: Route, given: Mapping[str, Any]) -> list[str]:
-    """Return the fields in `given`, those that the body's type does not have, that are ignored. Raises ValidationFailed for one
-    that is refused."""
-    known = _OTHERS[route]
-    ignored = []
+OTHERS: Mapping[Route, Mapping[str, RequestField]] = {route: others(FIELDS, route) for route in (_CHAT, _COMPLETIONS)}
+
+
+def unhonoured(known: Mapping[str, RequestField], given: Mapping[str, Any]) -> list[str]:
+    """Return the fields in `given`, those that the body's type does not have, that are ignored. `known` are the fields of the route that
+    are not honoured. Raises ValidationFailed for one that is refused."""
+    dropped = []
     for name, value in given.items():
         field = known.get(name)
         if field is None:
             if value is not None:
-                ignored.append(name)
+                dropped.append(name)
         elif field.asks(value):
             if field.treatment is Treatment.REFUSED:
                 raise ValidationFailed(f"`{name}` is not supported; {field.note}")
-            ignored.append(name)
-    return ignored
+            dropped.append(name)
+    return dropped
 
 
-def warning(ignored: Iterable[str]) -> dict[str, str]:
+def warning(dropped: Iterable[str]) -> dict[str, str]:
     """Return the header that names ignored fields. A name that is none is counted, not repeated."""
-    names = list(ignored)
+    names = list(dropped)
     shown = [name for name in names if _NAME.fullmatch(name)][:_SHOWN]
     rest = len(names) - len(shown)
     texts = [*shown, *([f"{rest} more"] if rest else [])]
     return {WARNING: f"ignored fields: {', '.join(texts)}"} if names else {}
 
 
-def table() -> str:
+def table(fields: Iterable[RequestField]) -> str:
     """Return the table for the documentation, in Markdown."""
     head = ["| field | of | route | | |", "|---|---|---|---|---|"]
-    rows = [f"| `{each.name}` | {each.origin} | {each.route.value} | {each.treatment.value} | {each.note} |" for each in FIELDS]
+    rows = [f"| `{each.name}` | {each.origin} | {each.route.value} | {each.treatment.value} | {each.note} |" for each in fields]
     return "\n".join([*head, *rows]) + "\n"

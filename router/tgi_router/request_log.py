@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tgi_core.telemetry.exchange import Exchange, begin
 from tgi_core.telemetry.traces import RequestSpan, Traces
+from tgi_router.anthropic_errors import id_headers
 from tgi_router.bodies import Parameters
 from tgi_router.endpoints import HANDLER
 
@@ -41,7 +42,8 @@ class RequestLog:
         headers = Headers(scope=scope)
         exchange = begin(headers.get("x-request-id"))
         span = self._traces.begin(headers) if self._traces is not None else None
-        answer = _Answer(send, {"x-request-id": exchange.request_id, **(span.headers if span is not None else {})})
+        ids = id_headers(scope["path"], exchange.request_id)
+        answer = _Answer(send, {**ids, **(span.headers if span is not None else {})})
         try:
             await self._app(scope, receive, answer.send)
         except Exception:  # noqa: BLE001  logged here, with the request's id, and answered

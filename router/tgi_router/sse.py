@@ -26,6 +26,11 @@ def event(payload: str) -> bytes:
     return f"data: {payload}\n\n".encode()
 
 
+def named_event(name: str, payload: str) -> bytes:
+    """Format one event with a name."""
+    return f"event: {name}\ndata: {payload}\n\n".encode()
+
+
 class EventStream(Response):
     """Sends the events that `events` yields, or writes to the writer, and a comment after a while without any. Closes `events`
     when the client disconnects."""

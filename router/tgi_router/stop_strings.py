@@ -29,10 +29,14 @@ class StopFilter:
         return cut(held, self._stops)
 
 
+def matched(text: str, stops: Sequence[str]) -> str:
+    """Return the stop string that a complete text ends with: the longest one, if several match; "" if none does."""
+    return max((stop for stop in stops if text.endswith(stop)), key=len, default="")
+
+
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Strip the stop string from a complete text: the longest one, if several match."""
-    found = max((len(stop) for stop in stops if stop and text.endswith(stop)), default=0)
-    return text[: len(text) - found]
+    """Strip the stop string from a complete text."""
+    return text.removesuffix(matched(text, stops))
 
 
 def beginning_at_end(text: str, wanted: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from jinja2 import TemplateError, meta, nodes
 from tgi_router.errors import TemplateFailed
 from tgi_router.json_text import dumps
 from tgi_router.openai_bodies import Message, Tool
+from tgi_router.reasoning import ReasoningTags, reasoning_tags
 from tgi_router.template_child import Draft, environment
 
 DEFAULT = "default"
@@ -79,6 +80,11 @@ class ChatTemplates:
         for template in self._templates.values():
             template.check()
 
+    @cached_property
+    def reasoning(self) -> ReasoningTags | None:
+        """The tags around the model's reasoning, if it reasons."""
+        return reasoning_tags(template.source for template in self._templates.values())
+
     def draft(self, conversation: Conversation, longest: int) -> Draft:
         """Create the draft of a prompt of at most `longest` characters. The prompt continues the last message if that is the
         assistant's. Takes time in proportion to the chat. Raises TemplateFailed."""
@@ -116,7 +122,7 @@ def _turn(message: Message, conversation: Conversation, template: ChatTemplate) 
         turn = {"role": message.role, "content": "" if message.content is None else message.text}
         turn["tool_calls"] = calls
     if not conversation.strict:
-        named = {"name": message.name, "tool_call_id": message.tool_call_id}
+        named = {name: getattr(message, name) for name in ("name", "tool_call_id", "reasoning_content")}
         turn.update({key: value for key, value in named.items() if value is not None})
     return turn
 

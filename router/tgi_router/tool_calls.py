@@ -34,6 +34,8 @@ class Piece:
     text: str
     call: int | None = None
     name: str | None = None
+    reasoning: bool = False
+    """Whether the text is not a part of the answer, but the reasoning before it."""
 
 
 class _Object:

@@ -74,7 +74,7 @@ def _named(tools: Sequence[Tool], name: str) -> Tool:
     for tool in tools:
         if tool.function.name == name:
             return tool
-    raise ToolFailed(f"Tool with name {_brief(name)} not found")
+    raise ToolFailed(f"Tool with name {brief(name)} not found")
 
 
 def _call_or_answer(tools: Sequence[Tool], several: bool, answer: Grammar) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _call_or_answer(tools: Sequence[Tool], several: bool, answer: Grammar) -> di
     return {"anyOf": [calls, {"$ref": "#/$defs/answer"}], "$defs": definitions}
 
 
-def _brief(name: str) -> str:
+def brief(name: str) -> str:
     """Shorten a name for an error message: the client may have sent a megabyte."""
     return name if len(name) <= 64 else f"{name[:64]}…"
 
@@ -120,11 +120,11 @@ def _parameters(tool: Tool, root: str) -> dict[str, Any]:
     if given is None or given == {}:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(given, dict):
-        raise ToolFailed(f"`parameters` of {_brief(tool.function.name)} must be a JSON schema")
+        raise ToolFailed(f"`parameters` of {brief(tool.function.name)} must be a JSON schema")
     try:
         schema = _moved(given, root)
     except RecursionError:
-        raise ToolFailed(f"`parameters` of {_brief(tool.function.name)} is nested too deep") from None
+        raise ToolFailed(f"`parameters` of {brief(tool.function.name)} is nested too deep") from None
     return schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
 
 

@@ -17,15 +17,16 @@ from tests.clients.outcomes import Outcome, outcomes, server
 from tests.clients.report import show
 
 CLIENTS = {
-    "openai-2": ("call_openai", "call_openai_tools"),
-    "openai-3": ("call_openai", "call_openai_tools"),
+    "openai-2": ("call_openai", "call_openai_tools", "call_openai_responses"),
+    "openai-3": ("call_openai", "call_openai_tools", "call_openai_responses"),
+    "anthropic": ("call_anthropic",),
     "hub-0.36": ("call_hub",),
     "hub-2": ("call_hub",),
     "text-generation": ("call_text_generation",),
     "langchain": ("call_langchain",),
     "litellm": ("call_litellm",),
     "langchain-agents": ("call_langchain_agents",),
-    "pydantic-ai": ("call_pydantic_ai",),
+    "pydantic-ai": ("call_pydantic_ai", "call_pydantic_ai_agents"),
     "llama-index": ("call_llama_index",),
     "instructor": ("call_instructor",),
     "smolagents": ("call_smolagents",),

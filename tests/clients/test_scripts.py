@@ -21,7 +21,7 @@ def url() -> Iterator[str]:
         yield running.url
 
 
-@pytest.mark.parametrize("script", ["call_hub", "call_openai", "call_openai_tools"])
+@pytest.mark.parametrize("script", ["call_hub", "call_openai", "call_openai_tools", "call_openai_responses"])
 def test_every_call_shows_what_it_claims(url: str, script: str) -> None:
     """Each call of a script, made with the client's released package, gets what the client expects."""
     made = outcomes(PYTHON, script, url)

@@ -44,7 +44,7 @@ def paths(app: Starlette) -> list[str]:
 
 
 def test_every_route_and_method(app: Starlette, locked: Served) -> None:
-    """Without the key every route answers every method with an empty 401, but the health routes GET and HEAD, and any path OPTIONS."""
+    """Without the key every route answers every method with 401, but the health routes GET and HEAD, and any path OPTIONS."""
     for path in paths(app):
         for method in METHODS:
             status = locked.client.request(method, path).status_code
@@ -138,6 +138,33 @@ def test_keys_from_other_places(locked: Served) -> None:
     """A key in a query or in a cookie is none."""
     assert locked.client.get("/info", params={"api_key": KEY, "key": KEY}).status_code == 401
     assert locked.client.get("/info", headers={"cookie": "authorization=x", "x-api-key": "x"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/info", "/v1/models"])
+def test_the_key_of_anthropics_clients(locked: Served, path: str) -> None:
+    """`x-api-key` opens with the one right key, byte for byte, also beside the right bearer token; nothing opens beside a wrong one."""
+    right, bearer = (b"x-api-key", KEY.encode()), (b"authorization", b"Bearer " + KEY.encode())
+    for headers in ([right], [right, bearer]):
+        assert locked.client.get(path, headers=headers).status_code == 200
+    wrong: list[list[tuple[bytes, bytes]]] = [
+        [right, right],
+        [right, (b"x-api-key", b"wrong")],
+        [(b"x-api-key", b"wrong"), bearer],
+        [right, (b"authorization", b"Bearer wrong")],
+        [right, (b"authorization", b"")],
+        [(b"x-api-key", b"")],
+        [(b"x-api-key", b"Bearer " + KEY.encode())],
+        [(b"x-api-key", KEY.upper().encode())],
+    ]
+    for headers in wrong:
+        answer = locked.client.get(path, headers=headers)
+        assert (answer.status_code, answer.content) == (401, b""), headers
+
+
+def test_anthropics_clients_are_told(locked: Served) -> None:
+    """On Anthropic's routes a wrong key is an error of its type."""
+    answer = locked.client.post("/v1/messages", headers={"x-api-key": "wrong"})
+    assert answer.status_code == 401 and answer.json()["error"]["type"] == "authentication_error"
 
 
 def test_preflight_needs_no_key(locked: Served) -> None:

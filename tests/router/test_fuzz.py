@@ -7,8 +7,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tgi_router.anthropic_bodies import MessagesBody
 from tgi_router.bodies import GenerateBody, Parameters
 from tgi_router.openai_bodies import ChatBody, CompletionBody
+from tgi_router.responses_bodies import ResponsesBody
 
 from tests.router.serving import Served
 
@@ -28,7 +30,39 @@ MESSAGES = st.lists(
 )
 
 
-def fields(model: Any, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+BLOCKS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant"]),
+            "content": st.lists(
+                st.fixed_dictionaries(
+                    {"type": st.sampled_from(["text", "tool_use", "tool_result", "thinking", "image"])},
+                    optional={
+                        **dict.fromkeys(("text", "id", "name", "tool_use_id", "thinking"), st.text(max_size=4)),
+                        **dict.fromkeys(("input", "content", "is_error"), VALUES),
+                    },
+                ),
+                max_size=3,
+            ),
+        }
+    ),
+    max_size=3,
+)
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "x"]),
+            "role": st.sampled_from(["user", "assistant", "developer"]),
+            **dict.fromkeys(("call_id", "name", "arguments"), st.text(max_size=4)),
+            **dict.fromkeys(("content", "output", "summary"), st.text(max_size=4) | VALUES),
+        },
+    ),
+    max_size=4,
+)
+
+
+def fields(model: Any, /, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Bodies with what is required, and any value in any field that there is."""
     others = {name: VALUES for name in [*model.model_fields, "stream", "max_completion_tokens"] if name not in known}
     return st.fixed_dictionaries(known, optional=others)
@@ -41,6 +75,11 @@ BODIES = st.one_of(
     st.tuples(
         st.just("/v1/completions"), fields(CompletionBody, prompt=st.text(max_size=9) | st.lists(st.text(max_size=4), max_size=6))
     ),
+    st.tuples(
+        st.just("/v1/messages"),
+        fields(MessagesBody, model=st.just("tgi"), messages=MESSAGES | BLOCKS, max_tokens=st.integers(1, 9)),
+    ),
+    st.tuples(st.just("/v1/responses"), fields(ResponsesBody, input=st.text(max_size=9) | ITEMS)),
     st.tuples(st.just("/tokenize"), fields(GenerateBody, inputs=st.text(max_size=99))),
 )
 

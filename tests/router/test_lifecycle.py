@@ -23,6 +23,8 @@ GENERATING = {
     "/generate_stream": {"inputs": "Hi"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"prompt": "Hi"},
+    "/v1/messages": {"model": "tgi", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/responses": {"input": "Hi"},
     "/invocations": {"inputs": "Hi"},
     "/vertex": {"instances": [{"inputs": "Hi"}]},
     "/v2/models/m/infer": {"inputs": [], "outputs": []},
@@ -46,6 +48,9 @@ def assert_closed(served: Served, error_type: str = "unavailable") -> None:
         assert answer.status_code == 503, (path, answer.text)
         assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("1", "1000")
         told = answer.json()
+        if path == "/v1/messages":
+            assert answer.headers["x-should-retry"] == "true" and told["error"]["type"] == "overloaded_error"
+            continue
         assert told["error_type"] == error_type
         if path.startswith("/v1/"):
             assert answer.headers["x-should-retry"] == "true" and told["error"]["code"] == error_type

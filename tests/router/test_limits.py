@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
-from tgi_router import ServedModel, answers, bodies, cloud_bodies, create_app, openai_answers, openai_bodies
+from tgi_router import (
+    ServedModel,
+    answers,
+    anthropic_answers,
+    anthropic_bodies,
+    bodies,
+    cloud_bodies,
+    create_app,
+    openai_answers,
+    openai_bodies,
+    responses_bodies,
+)
 
 from tests.router.serving import Served, serving
 from tests.router.shard import Shard
@@ -49,6 +60,30 @@ ROUTES: list[tuple[str, dict[str, Any], type[BaseModel], dict[str, type[BaseMode
         openai_bodies.CompletionBody,
         {"stream_options": openai_bodies.StreamOptions},
     ),
+    (
+        "/v1/messages",
+        {**CHAT, "model": "tgi", "tools": [{"name": "f"}], "tool_choice": {"type": "none"}},
+        anthropic_bodies.MessagesBody,
+        {
+            "messages.0": anthropic_bodies.MessageParam,
+            "tools.0": anthropic_bodies.ToolParam,
+            "tool_choice": anthropic_bodies.ToolChoiceParam,
+            "thinking": anthropic_bodies.ThinkingParam,
+            "output_config": anthropic_bodies.OutputConfig,
+        },
+    ),
+    (
+        "/v1/responses",
+        {"input": CHAT["messages"], "max_output_tokens": 1, "tools": [{"type": "function", "name": "f"}], "tool_choice": "none"},
+        responses_bodies.ResponsesBody,
+        {
+            "input.0": responses_bodies.InputItem,
+            "tools.0": responses_bodies.ToolParam,
+            "text": responses_bodies.TextConfig,
+            "text.format": responses_bodies.TextFormat,
+            "reasoning": responses_bodies.ReasoningConfig,
+        },
+    ),
     ("/invocations", {"prompt": "Hi", "max_tokens": 1}, openai_bodies.CompletionBody, {}),
     ("/vertex", {"instances": [NATIVE]}, cloud_bodies.VertexBody, {"instances.0": bodies.GenerateBody}),
     (
@@ -60,7 +95,8 @@ ROUTES: list[tuple[str, dict[str, Any], type[BaseModel], dict[str, type[BaseMode
 ]
 FILLED = {
     "tools": [TOOL], "stream_options": {}, "response_format": {"type": "json_object"}, "grammar": {"type": "regex", "value": "a"},
-    "tool_choice": {"function": {"name": "f"}},
+    "tool_choice": {"function": {"name": "f"}}, "thinking": {"type": "enabled"}, "output_config": {}, "text": {}, "reasoning": {},
+    "format": {"type": "json_object"},
 }  # fmt: skip
 TEXT = ("Expected request with", "Failed to parse", "Failed to deserialize", "Failed to buffer", "data did not match")
 
@@ -101,6 +137,13 @@ def served(model: ServedModel, shard: Shard) -> Iterator[Served]:
         yield running
 
 
+def error_of(path: str) -> type[BaseModel]:
+    """The type of a route's errors."""
+    if path.startswith("/v1/messages"):
+        return anthropic_answers.AnthropicErrorResponse
+    return openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
+
+
 def send(served: Served, path: str, body: dict[str, Any]) -> int:
     """Send it, check the shape of the answer, and return its status."""
     answer = served.client.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
@@ -108,8 +151,7 @@ def send(served: Served, path: str, body: dict[str, Any]) -> int:
         return 200
     assert answer.status_code in (400, 413, 422, 429), (answer.status_code, answer.text)
     if answer.headers["content-type"] == "application/json":
-        kind = openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
-        TypeAdapter(kind).validate_json(answer.content)
+        TypeAdapter(error_of(path)).validate_json(answer.content)
     else:
         assert not path.startswith("/v1/") and answer.text.startswith(TEXT)
     assert len(answer.content) < 2000, "an error does not repeat what the client wrote"

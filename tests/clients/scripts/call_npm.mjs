@@ -1,10 +1,12 @@
-// openai, ai (the AI SDK) and @huggingface/inference of npm.
+// openai, ai (the AI SDK, with its providers) and @huggingface/inference of npm.
 
 import { ANSWER, QUESTION, check, key, load, run, url } from "./calls.mjs";
 
 const { default: OpenAI } = await load("openai");
 const { zodResponseFormat } = await load("openai/helpers/zod");
 const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
+const { createOpenAI } = await load("@ai-sdk/openai");
+const { createAnthropic } = await load("@ai-sdk/anthropic");
 const ai = await load("ai");
 const { InferenceClient } = await load("@huggingface/inference");
 const { z } = await load("zod");
@@ -14,6 +16,8 @@ const greedy = { model: "tgi", messages, temperature: 0, max_tokens: 60 };
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
 const provider = createOpenAICompatible({ name: "tgi", baseURL: `${url}/v1`, apiKey: key, supportsStructuredOutputs: true });
 const plain = { model: provider("tgi"), prompt: QUESTION, temperature: 0, maxOutputTokens: 120, maxRetries: 0 };
+const responses = { ...plain, model: createOpenAI({ baseURL: `${url}/v1`, apiKey: key })("tgi"), providerOptions: { openai: { store: false } } };
+const messagesOf = { ...plain, model: createAnthropic({ baseURL: `${url}/v1`, apiKey: key })("tgi") };
 const hub = new InferenceClient(key).endpoint(url);
 const Person = z.object({ kind: z.enum(["human", "robot"]), adult: z.boolean(), marks: z.record(z.string(), z.boolean()).optional() });
 const Small = z.object({ kind: z.enum(["human", "robot"]), adult: z.boolean() });
@@ -81,6 +85,46 @@ await run({
     await made.consumeStream();
     check((await made.toolCalls)[0].toolName === "weather", await made.toolCalls);
   }],
+  openai_responses: ["A response, and a streamed one that adds up.", async () => {
+    const asked = { model: "tgi", input: QUESTION, temperature: 0, max_output_tokens: 60 };
+    check((await client.responses.create(asked)).output_text === ANSWER);
+    check((await client.responses.stream(asked).finalResponse()).output_text === ANSWER);
+  }],
+  ...Object.fromEntries([["responses", responses], ["messages", messagesOf]].flatMap(([name, given]) => [
+    [`ai_${name}_text`, [`generateText of the provider's own model (${name}).`, async () => {
+      const made = await ai.generateText(given);
+      check(made.text === ANSWER && made.usage.outputTokens > 3 && made.finishReason === "stop", made.steps);
+    }]],
+    [`ai_${name}_stream`, [`streamText adds up (${name}).`, async () => {
+      let text = "";
+      for await (const piece of ai.streamText(given).textStream) text += piece;
+      check(text === ANSWER, text);
+    }]],
+    [`ai_${name}_object`, [`generateObject by a zod schema (${name}).`, async () => {
+      Small.parse((await ai.generateObject({ ...given, schema: Small })).object);
+    }]],
+    [`ai_${name}_loop`, [`A tool that must be called first is, and its result goes back (${name}).`, async () => {
+      const made = await ai.generateText({
+        ...given,
+        tools: { weather: { ...weather, execute: async ({ city }) => `sunny in ${city}` } },
+        prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? "required" : "none" }),
+        stopWhen: ai.stepCountIs(2),
+      });
+      check(made.steps.length === 2 && made.steps[0].toolResults[0].output.startsWith("sunny in") && made.text, made.steps);
+    }]],
+    [`ai_${name}_history`, [`A second turn knows the first (${name}).`, async () => {
+      const { prompt, ...others } = given;
+      const first = await ai.generateText({ ...others, messages: [{ role: "user", content: "Hello!" }] });
+      const turns = [{ role: "user", content: "Hello!" }, ...first.response.messages, { role: "user", content: prompt }];
+      const made = await ai.generateText({ ...others, messages: turns });
+      check(made.text.includes("Paris"), made.text);
+    }]],
+    [`ai_${name}_stream_tools`, [`A streamed call (${name}).`, async () => {
+      const made = ai.streamText({ ...given, tools: { weather }, toolChoice: "required" });
+      await made.consumeStream();
+      check(["Paris", "Rome"].includes((await made.toolCalls)[0]?.input.city), await made.toolCalls);
+    }]],
+  ])),
   hub_chat: ["chatCompletion.", async () => {
     const made = await hub.chatCompletion(greedy);
     check(made.choices[0].message.content === ANSWER, made);
