@@ -11,7 +11,7 @@ from tgi_core.wire.types import FinishReason, Generation
 from tgi_router.anthropic_errors import PATH, error_object
 from tgi_router.blocks import Block, BlockKind, BlockReader, Change
 from tgi_router.errors import RouterError
-from tgi_router.inference import Call, Choice, Result
+from tgi_router.inference import Choice, Result
 from tgi_router.json_text import dumps
 from tgi_router.openai import Dialect
 from tgi_router.sse import named_event
@@ -36,7 +36,7 @@ class MessageRendering:
         self._begun = False
         self._id = f"msg_{token_hex(12)}"
 
-    def begin(self, call: Call) -> bytes:
+    def begin(self) -> bytes:
         """Nothing: the first event has the number of cached tokens, which the first step tells."""
         return b""
 
@@ -58,10 +58,7 @@ class MessageRendering:
 
     def whole(self, result: Result) -> str:
         """Render the complete message."""
-        generation = Generation(1, tuple(result.tokens), finished=result.text)
-        for _ in self._reader.push(result.choice, generation):
-            pass
-        content = [_block(block) for block in self._reader.blocks]
+        content = [_block(block) for block in self._reader.read(result)]
         return dumps({**self._message(result.choice, content), **self._stop()})
 
     def _change(self, change: Change, block: Block, text: str) -> bytes:

@@ -8,7 +8,7 @@ from enum import Enum
 from secrets import token_hex
 
 from tgi_core.wire.types import FinishReason, Generation, Token
-from tgi_router.inference import Choice, tokens_of
+from tgi_router.inference import Choice, Result, tokens_of
 from tgi_router.message_reader import MessageReader
 from tgi_router.shown_text import HIDDEN
 from tgi_router.stop_strings import matched
@@ -70,6 +70,12 @@ class BlockReader:
     def called(self) -> bool:
         """Whether the response has tool calls."""
         return self._reader.called
+
+    def read(self, result: Result) -> list[Block]:
+        """Return the blocks of a complete response."""
+        for _ in self.push(result.choice, Generation(1, tuple(result.tokens), finished=result.text)):
+            pass
+        return self.blocks
 
     def push(self, choice: Choice, generation: Generation) -> Iterator[BlockEvent]:
         """Yield the changes that the result of a step makes."""

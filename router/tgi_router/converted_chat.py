@@ -16,7 +16,7 @@ from tgi_router.disconnect import answer_unless_left
 from tgi_router.errors import RouterError
 from tgi_router.extract import body_bytes
 from tgi_router.headers import ComputeHeaders
-from tgi_router.inference import Call, Choice, Inference, Result
+from tgi_router.inference import Choice, Inference, Result
 from tgi_router.message_reader import MessageReader
 from tgi_router.openai_bodies import ChatBody, Message
 from tgi_router.openai_chat import Chat, ChatRoutes
@@ -39,7 +39,7 @@ class Converted:
 class Rendering(Protocol):
     """Renders one response in the form of an API."""
 
-    def begin(self, call: Call) -> bytes:
+    def begin(self) -> bytes:
         """Render the events before the first token."""
 
     def events(self, choice: Choice, generation: Generation) -> bytes:
@@ -121,7 +121,7 @@ class ConvertedChats:
         async with self._chat.call(chat, scheduling) as call:
             call.checks.warn(headers)
             yield OPENED
-            yield rendering.begin(call)
+            yield rendering.begin()
             await call.write_to(writer, rendering.events)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tgi_core.wire.types import FinishReason, Generation
 from tgi_router.blocks import Block, BlockKind, BlockReader, Change
 from tgi_router.errors import RouterError
-from tgi_router.inference import Call, Choice, Result
+from tgi_router.inference import Choice, Result
 from tgi_router.json_text import dumps, shortest
 from tgi_router.openai import Dialect
 from tgi_router.responses_bodies import FunctionTool, ResponsesBody, ToolParam, full_name
@@ -39,7 +39,7 @@ class ResponseRendering:
             **_echoed(body),
         }
 
-    def begin(self, call: Call) -> bytes:
+    def begin(self) -> bytes:
         """Render the events before the first token."""
         response = self._response("in_progress", None)
         return self._event("response.created", response=response) + self._event("response.in_progress", response=response)
@@ -61,8 +61,7 @@ class ResponseRendering:
 
     def whole(self, result: Result) -> str:
         """Render the complete response."""
-        for _ in self._reader.push(result.choice, Generation(1, tuple(result.tokens), finished=result.text)):
-            pass
+        self._reader.read(result)
         return dumps(self._response(self._status(), result.choice))
 
     def _status(self) -> str:
