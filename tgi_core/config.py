@@ -17,7 +17,6 @@ _ALL = _BOTH | Scope.DOWNLOAD
 _OWN_FOLDER = "the socket is created in a private directory"
 MAX_DRAFTS = 16
 """Maximum number of drafts per request and step."""
-_NO_WATERMARK = "watermarking is not supported; requests that ask for it are refused"
 _WITHOUT_MIXING = "on backends that cannot mix prefill and decode; elsewhere requests join at every step"
 _OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
 
@@ -325,10 +324,16 @@ class Settings:
         "Scheduling",
         choices=("ngram", "suffix"),
     )
-    watermark_gamma: float | None = ignored(
-        None, "Watermarking: fraction of the vocabulary to favour.", "Scheduling", _NO_WATERMARK
+    watermark_gamma: float = setting(
+        0.5,
+        "Share of the vocabulary that is favoured at each position of a text that a request asks to watermark.",
+        "Scheduling",
+        minimum=0.0,
+        maximum=1.0,
     )
-    watermark_delta: float | None = ignored(None, "Watermarking: logit bias of the favoured tokens.", "Scheduling", _NO_WATERMARK)
+    watermark_delta: float = setting(
+        2.0, "Number added to the logits of the tokens that a watermark favours.", "Scheduling", minimum=-100.0, maximum=100.0
+    )
     # logs
     json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=_ALL)
     otlp_endpoint: str | None = setting(None, "OTLP/gRPC endpoint for traces; requires the otlp extra.", "Logs")

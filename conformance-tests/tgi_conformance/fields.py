@@ -9,15 +9,17 @@ from typing import Any
 
 from tgi_core.backend import SAMPLING, Sampling, SamplingField, SamplingSpec, SamplingStage
 
-DECLARED = tuple(spec for spec in SAMPLING if spec.field is not None and spec.stage is not SamplingStage.DRAW)
-"""Fields that a session may leave undeclared, and must then refuse."""
+DECLARED = tuple(
+    spec for spec in SAMPLING if spec.field and spec.field.value == spec.name and spec.stage is not SamplingStage.DRAW
+)
+"""Fields that a session may leave undeclared, and must then refuse; without those that only accompany one of them."""
 
 FILTERS = tuple(spec for spec in SAMPLING if spec.stage is SamplingStage.FILTER)
 
 
 def using(spec: SamplingSpec, value: Any, **others: Any) -> Sampling:
-    """Return sampling that uses one field; filters and draws set `do_sample`."""
-    return Sampling(**{"do_sample": spec.stage is not SamplingStage.PENALTY, **others, spec.name: value})
+    """Return sampling that uses one field, beside what it needs to have an effect; filters and draws set `do_sample`."""
+    return Sampling(**{"do_sample": spec.stage is not SamplingStage.PENALTY, **dict(spec.beside), **others, spec.name: value})
 
 
 def wrong(spec: SamplingSpec) -> tuple[Sampling, ...]:

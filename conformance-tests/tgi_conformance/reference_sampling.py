@@ -1,7 +1,8 @@
 """The published sampling formula, implemented a second time from its description, for one distribution at a time.
 
 Nothing here comes from `tgi_core.backend.sampling`. Philox-4x32-10 takes the key (low, high word of the seed) and the counter (low,
-high word of the position, 0, 0); the top 24 bits of its first output word are the fraction. Logits get the repetition penalty on
+high word of the position, 0, 0); the top 24 bits of its first output word are the fraction. Logits get the watermark on the greenlist
+that MT19937, seeded by the row's last token, shuffles to the front of the vocabulary; then the repetition penalty on
 every distinct token of the row, frequency and presence penalties on generated tokens, and the bias; then temperature, top-k, top-p,
 min-p and typical-p apply. The draw is the first token in ascending id order at which the cumulative probability exceeds the
 fraction.
@@ -13,7 +14,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from random import Random
 
 from tgi_core.backend import Sampling
 
@@ -43,8 +45,27 @@ def logprobs(scores: Scores) -> Scores:
     return {token: score - norm for token, score in scores.items()}
 
 
-def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: int) -> Scores:
-    """Apply penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits."""
+@lru_cache(maxsize=64)
+def green(previous: int, vocab_size: int, share: float) -> frozenset[int]:
+    """Return the greenlist after a token: the head of the vocabulary, shuffled by MT19937 with the seed 15485863 times the token."""
+    words = [15485863 * previous % 2**32]
+    for place in range(1, 624):
+        words.append((1812433253 * (words[-1] ^ words[-1] >> 30) + place) % 2**32)
+    twister = Random()
+    twister.setstate((3, (*words, 624), None))
+    ids = list(range(vocab_size))
+    for place in range(vocab_size - 1):
+        other = place + twister.getrandbits(32) % (vocab_size - place)
+        ids[place], ids[other] = ids[other], ids[place]
+    return frozenset(ids[: int(vocab_size * share)])
+
+
+def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: int, vocab_size: int = 0) -> Scores:
+    """Apply watermark, penalties and bias. The repetition penalty depends on a logit's sign, so it needs true logits.
+
+    `vocab_size` matters to the watermark; 0 takes that of the largest id in `scores`.
+    """
+    favoured = green(tokens[-1], vocab_size or max(scores) + 1, how.watermark_gamma) if how.watermark else frozenset()
     made, whole = Counter(tokens[prompt_len:]), set(tokens)
     biases = dict.fromkeys(scores, 0.0)
     for token, bias in how.logit_bias:
@@ -52,7 +73,7 @@ def penalized(scores: Scores, how: Sampling, tokens: Sequence[int], prompt_len: 
             biases[token] += bias
 
     def score(token: int) -> float:
-        value = scores[token]
+        value = scores[token] + (how.watermark if token in favoured else 0.0)
         if token in whole:
             value = value / how.repetition_penalty if value > 0 else value * how.repetition_penalty
         count = made[token]

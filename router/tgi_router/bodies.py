@@ -129,7 +129,12 @@ class Parameters(FurtherSampling):
         description="Truncate the prompt to this many tokens from its end. At most the server's `max_input_tokens`.",
         examples=[1024],
     )
-    watermark: bool = Field(default=False, description="Not supported: true is rejected.", examples=[False])
+    watermark: bool = Field(
+        default=False,
+        description="[Watermark](https://arxiv.org/abs/2301.10226) the text: at each position, add the server's `--watermark-delta` to "
+        "the logits of the share `--watermark-gamma` of the tokens, which the previous token selects.",
+        examples=[True],
+    )
     details: bool = Field(
         default=False, description="Return details of the generation: tokens, seed and finish reason.", examples=[True]
     )

@@ -9,7 +9,7 @@ from math import ceil
 from random import getrandbits
 from typing import Any
 
-from tgi_core.backend import SAMPLING, Feature, OutputOptions, Sampling
+from tgi_core.backend import SAMPLING, Feature, OutputOptions, Sampling, SamplingField
 from tgi_core.config import Settings
 from tgi_core.literals import Span
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulingParams
@@ -127,6 +127,8 @@ class Validator:
         _check(self._parameter_rules(parameters))
         _check(self._extra_rules(extras))
         asked = _asked(parameters, extras)
+        if parameters.watermark:
+            asked |= {"watermark": self._settings.watermark_delta, "watermark_gamma": self._settings.watermark_gamma}
         _check(self._declared_rules(parameters, extras, asked))
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
@@ -242,7 +244,6 @@ class Validator:
             extras.min_new_tokens > 0 and constrained,
             "`min_tokens` cannot be combined with a grammar, which says where the text ends",
         )
-        yield given.watermark, "`watermark` is not supported"
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
         largest = self._limits.max_input_tokens
@@ -320,8 +321,9 @@ def _outside(share: float | None) -> bool:
 
 
 def _asked(given: Parameters, extras: Extras) -> dict[str, Any]:
-    """Return the sampling fields that the client set."""
-    values = {spec.name: getattr(given if spec.name in _NATIVE else extras, spec.name) for spec in SAMPLING}
+    """Return the sampling fields that the client set, except the watermark's, whose numbers are the operator's."""
+    specs = [spec for spec in SAMPLING if spec.field is not SamplingField.WATERMARK]
+    values = {spec.name: getattr(given if spec.name in _NATIVE else extras, spec.name) for spec in specs}
     return {name: value for name, value in values.items() if value is not None}
 
 

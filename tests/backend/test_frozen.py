@@ -44,6 +44,7 @@ DIGESTS = {
     (1, 1): "31a813ffab0d8a16b19004b79777e347f06966bdc9a4076b6e1d6f2ddbbb986b",
     (1, 2): "9d0f8910e41d5654771433dec7475fe2a87c5c33a924ce672efc39025d69efed",
     (1, 3): "fb1716c394c5e213ce3a0705a306fd5c88d5f9346da6f8f4d6d721051467412f",
+    (1, 4): "5ff4dbb29eb2e49a5ea24da78ab1ba7741fb903674d27f305b6758a12b13d7dc",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -66,6 +67,8 @@ if API_VERSION >= (1, 2):
     test_1_2_keeps_the_contract = conformance((1, 2))
 if API_VERSION >= (1, 3):
     test_1_3_keeps_the_contract = conformance((1, 3))
+if API_VERSION >= (1, 4):
+    test_1_4_keeps_the_contract = conformance((1, 4))
 
 
 def test_every_released_minor_has_one() -> None:
@@ -126,8 +129,9 @@ def test_a_field_that_came_later_is_refused(version: tuple[int, int], spec: Samp
     if spec.since <= version:
         pytest.skip("it knows the field")
     session = opened(version)
+    assert spec.field is not None
     values: Any = {"do_sample": True, spec.name: spec.tried[0]}
-    with pytest.raises(Unsupported, match=f"request 2 needs sampling by {spec.name}"):
+    with pytest.raises(Unsupported, match=f"request 2 needs sampling by {spec.field.value}"):
         session.prefill((request(Sampling(), 1), request(Sampling(**values), 2)), EMPTY, ())
     assert session.rows(session.prefill((request(Sampling(True)),), EMPTY, ())).rows[0].tokens
 

@@ -30,17 +30,21 @@ every_field = pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.na
 
 
 def sampled_by(spec: SamplingSpec, value: Any) -> Sampling:
-    """One field at a value; what only a drawn row has is drawn."""
-    fields: dict[str, Any] = {"do_sample": spec.stage is not SamplingStage.PENALTY, spec.name: value}
+    """One field at a value, beside what it needs; what only a drawn row has is drawn."""
+    fields: dict[str, Any] = {"do_sample": spec.stage is not SamplingStage.PENALTY, **dict(spec.beside), spec.name: value}
     return Sampling(**fields)
 
 
 def test_the_contract_has_the_fields_of_the_table() -> None:
-    """types.py: a field of `Sampling` each, and a `SamplingField` for all but text-core."""
+    """types.py: a field of `Sampling` each, and a `SamplingField` of its name for all but text-core and what accompanies a field."""
     assert [spec.name for spec in SAMPLING if spec.name not in {field.name for field in dataclasses.fields(Sampling)}] == []
     assert {field.name for field in dataclasses.fields(Sampling)} == NAMES
     assert {spec.field for spec in SAMPLING if spec.field is not None} == set(SamplingField)
-    assert all(spec.field is None or spec.field.value == spec.name for spec in SAMPLING)
+    by_name = {spec.name: spec for spec in SAMPLING}
+    named = {spec.field for spec in SAMPLING if spec.field is not None and spec.field.value == spec.name}
+    assert named == set(SamplingField)
+    assert all(by_name[name].field is spec.field for spec in SAMPLING for name, _ in spec.beside)
+    assert all(spec.field is None or spec.field.value == spec.name or spec.field.value in dict(spec.beside) for spec in SAMPLING)
 
 
 @every_field
@@ -102,16 +106,18 @@ def test_our_messages_have_them_all() -> None:
 
 def test_what_tgi_has() -> None:
     """generate.v3: all of its parameters but those that do not choose tokens are fields of the table."""
-    others = {"watermark", "grammar", "grammar_type", "sampling", "grammar_source"}
+    others = {"grammar", "grammar_type", "sampling", "grammar_source"}
     assert {spec.name for spec in TGI_FIELDS} == set(pb.NextTokenChooserParameters.DESCRIPTOR.fields_by_name) - others
 
 
 def test_clients_can_ask_for_them() -> None:
-    """bodies.py: a parameter of the native routes, or an extra of /v1; what neither TGI nor OpenAI has is on both."""
+    """bodies.py: a parameter of the native routes, or an extra of /v1; what neither TGI nor OpenAI has is on both. The operator sets
+    the watermark's share."""
     native, extra = set(Parameters.model_fields), {field.name for field in dataclasses.fields(Extras)}
-    assert native | extra >= NAMES
+    asked = NAMES - {"watermark_gamma"}
+    assert native | extra >= asked
     assert (
-        {spec.name for spec in SAMPLING if spec.since > (1, 1)}
+        {spec.name for spec in SAMPLING if spec.since > (1, 1)} - {spec.name for spec in TGI_FIELDS} & asked
         <= set(FurtherSampling.model_fields)
         <= set(OpenAIBody.model_fields)
     )

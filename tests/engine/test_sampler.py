@@ -34,6 +34,8 @@ samplings = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.37, 0.71]),
     frequency_penalty=st.sampled_from([0.0, 0.53, -0.29]),
     presence_penalty=st.sampled_from([0.0, 0.41]),
+    watermark=st.sampled_from([0.0, 0.0, 1.93, -0.87]),
+    watermark_gamma=st.sampled_from([0.25, 0.5]),
     logit_bias=st.sampled_from([(), ((3, 1.7),), ((0, -100.0), (5, 0.9))]),
     seed=st.integers(0, 2**64 - 1),
 )
@@ -52,10 +54,8 @@ def expected(values: Sequence[float], row: LiveRow, allowed: Sequence[bool] | No
     """Token and distribution by the formula."""
     given = dict(enumerate(values))
     how = row.request.sampling
-    penalized = formula.penalize(given, how, row.tokens, row.request.prompt_len)
-    if allowed is not None:
-        penalized = {i: value for i, value in penalized.items() if allowed[i]}
-    logprobs = formula.log_softmax(formula.warp(penalized, how) if how.do_sample else penalized)
+    only = None if allowed is None else {i for i, flag in enumerate(allowed) if flag}
+    logprobs = formula.distribution(given, how, row.tokens, row.request.prompt_len, only)
     return formula.choose(logprobs, how, len(row.tokens)), logprobs
 
 
@@ -185,7 +185,8 @@ def test_every_field_of_the_contract(spec: SamplingSpec) -> None:
     values = (torch.randn(2000, generator=torch.Generator().manual_seed(2)) * 2).tolist()
     for value in spec.tried:
         for behind in ({}, {"top_p": 0.9}):
-            fields: dict[str, Any] = {"do_sample": spec.stage is not SamplingStage.PENALTY, "seed": 3, **behind, spec.name: value}
+            fields: dict[str, Any] = {"do_sample": spec.stage is not SamplingStage.PENALTY, "seed": 3, **behind}
+            fields |= {**dict(spec.beside), spec.name: value}
             row = live(1, (1, 2, 3, 4, 3), Sampling(**fields), top_n=3)
             token, logprobs = expected(values, row)
             found = sample(torch.tensor([values]), [row], None)

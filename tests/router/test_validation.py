@@ -32,7 +32,6 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"top_n_tokens": 21}, "`top_n_tokens` must be >= 0 and <= 20. Given: 21"),
     ({"truncate": 0}, "`truncate` must be strictly positive and less than 60. Given: 0"),
     ({"truncate": 61}, "`truncate` must be strictly positive and less than 60. Given: 61"),
-    ({"watermark": True}, "`watermark` is not supported"),
     ({"grammar": {"type": "json", "value": 5}}, "grammar is not supported"),
     ({"grammar": {"type": "regex", "value": 5}}, "grammar is not valid: a regex must be a string"),
 ]
@@ -97,6 +96,7 @@ def test_prompt_must_fit_alone(serve: Serve) -> None:
     [
         ({"seed": 1}, "`seed` is not supported by this backend"),
         ({"min_p": 0.5}, "`min_p` is not supported by this backend"),
+        ({"watermark": True}, "`watermark` is not supported by this backend"),
         ({"typical_p": 0.5}, "`typical_p` is not supported by this backend"),
         ({"repetition_penalty": 1.5}, "`repetition_penalty` is not supported by this backend"),
         ({"frequency_penalty": 0.5}, "`frequency_penalty` is not supported by this backend"),

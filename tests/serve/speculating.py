@@ -40,6 +40,8 @@ GENERATE: tuple[dict[str, Any], ...] = (
     {"stop": ["e ", "zz"]},
     {"top_n_tokens": 3},
     {"do_sample": True, "temperature": 0.6, "top_k": 30, "seed": 3, "repetition_penalty": 1.05},
+    {"watermark": True, "repetition_penalty": 1.05},
+    {"watermark": True, "do_sample": True, "temperature": 0.7, "seed": 4},
     {"grammar": {"type": "json", "value": SCHEMA}, "do_sample": True, "temperature": 1.2, "seed": 4},
 )
 """Parameters of /generate that meet in the same steps."""

@@ -317,7 +317,9 @@ class ReferenceSession:
             return {"fault": RowFault(RowFaultKind.MASK, "the mask allows no token")}
         logits = toy_logits(state, self._vocab_size, allowed or ())
         try:
-            logprobs = sampling.distribution(logits, how, row.tokens, row.request.prompt_len, allowed and set(allowed))
+            logprobs = sampling.distribution(
+                logits, how, row.tokens, row.request.prompt_len, allowed and set(allowed), self._vocab_size
+            )
             token = sampling.choose(logprobs, how, len(row.tokens))
         except (ArithmeticError, ValueError) as error:
             self._failed.add(row.request.id)

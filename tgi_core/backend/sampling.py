@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from tgi_core.backend.types import Sampling, SamplingField
+from tgi_core.backend.watermark import greenlist
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -28,6 +29,7 @@ FIELDS = frozenset(
         SamplingField.REPETITION_PENALTY,
         SamplingField.SEED,
         SamplingField.TYPICAL_P,
+        SamplingField.WATERMARK,
     }
 )
 """Fields that the formula implements. Listed by name, so that a field added by a later contract is not included implicitly."""
@@ -45,6 +47,15 @@ def uniform(seed: int, position: int) -> float:
         c0, c1, c2, c3 = (product1 >> 32) ^ c1 ^ key0, product1 & _MASK, (product0 >> 32) ^ c3 ^ key1, product0 & _MASK
         key0, key1 = (key0 + _WEYL[0]) & _MASK, (key1 + _WEYL[1]) & _MASK
     return (c0 >> 8) * 2.0**-24
+
+
+def mark(logits: Logits, sampling: Sampling, previous: int, vocab_size: int) -> dict[int, float]:
+    """Add the watermark's bias to the greenlist that the token `previous` selects."""
+    out = dict(logits)
+    if sampling.watermark != 0.0:
+        for token in greenlist(previous, vocab_size, sampling.watermark_gamma) & out.keys():
+            out[token] += sampling.watermark
+    return out
 
 
 def penalize(logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int) -> dict[int, float]:
@@ -112,10 +123,17 @@ def warp(logits: Logits, sampling: Sampling) -> dict[int, float]:
 
 
 def distribution(
-    logits: Logits, sampling: Sampling, tokens: Sequence[int], prompt_len: int, allowed: Container[int] | None = None
+    logits: Logits,
+    sampling: Sampling,
+    tokens: Sequence[int],
+    prompt_len: int,
+    allowed: Container[int] | None = None,
+    vocab_size: int | None = None,
 ) -> dict[int, float]:
     """Logprobs from which the next token is chosen, without the tokens that filters drop. The mask `allowed` must allow at least
-    one token of `logits`."""
+    one token of `logits`. `vocab_size`, by default that of the largest id of `logits`, matters to watermarks."""
+    if sampling.watermark != 0.0:
+        logits = mark(logits, sampling, tokens[-1], max(logits) + 1 if vocab_size is None else vocab_size)
     out = penalize(logits, sampling, tokens, prompt_len)
     if allowed is not None:
         out = {token: value for token, value in out.items() if token in allowed}

@@ -66,7 +66,7 @@ class SamplingSpec:
     if every value of the type is valid; for `logit_bias` it is the range of each bias. `on_device` marks fields that the device
     samplers (`PlainSampler`, `StepSampler`) implement as well; the published formula and the engine's host sampler implement every
     field. `since` is the contract version that added the field. `tried` are the values used by conformance clauses and tests,
-    `sentence` describes it.
+    `sentence` describes it. `beside` are values of other fields without which it has no effect; such fields share one `field`.
     """
 
     name: str
@@ -77,6 +77,7 @@ class SamplingSpec:
     field: SamplingField | None = None
     on_device: bool = False
     since: tuple[int, int] = (1, 0)
+    beside: tuple[tuple[str, Any], ...] = ()
 
     @cached_property
     def neutral(self) -> Any:
@@ -143,6 +144,26 @@ SAMPLING: tuple[SamplingSpec, ...] = (
     ),
     SamplingSpec(
         "logit_bias", PENALTY, LOGITS, "a bias per token", (((3, 1.5), (4, -9.0)), ((1, 6.0),)), SamplingField.LOGIT_BIAS
+    ),
+    SamplingSpec(
+        "watermark",
+        PENALTY,
+        LOGITS,
+        "a bias on the greenlist that the previous token selects",
+        (2.0, -1.5, 6.0),
+        SamplingField.WATERMARK,
+        since=(1, 4),
+        beside=(("watermark_gamma", 0.5),),
+    ),
+    SamplingSpec(
+        "watermark_gamma",
+        PENALTY,
+        Range(0.0, 1.0),
+        "the greenlist's share of the vocabulary",
+        (0.25, 0.5),
+        SamplingField.WATERMARK,
+        since=(1, 4),
+        beside=(("watermark", 4.0),),
     ),
     SamplingSpec("seed", DRAW, None, "a seed makes the same tokens again", (7, 2**40 + 9), SamplingField.SEED, on_device=True),
 )

@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 3)
+API_VERSION = (1, 4)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -60,6 +60,7 @@ class SamplingField(Enum):
     REPETITION_PENALTY = "repetition_penalty"
     SEED = "seed"
     TYPICAL_P = "typical_p"
+    WATERMARK = "watermark"
 
 
 class Mixing(Enum):
@@ -259,11 +260,12 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of a row, applied in this order: repetition, frequency and presence penalty, logit bias, mask,
+    """Sampling parameters of a row, applied in this order: watermark, repetition, frequency and presence penalty, logit bias, mask,
     temperature, top-k, top-p, min-p, typical-p, draw. `tgi_core.backend.sampling` has the formula, `SAMPLING` an entry per field.
 
     `do_sample=False` takes the argmax after penalties and mask. `top_k=0`, `top_p=1`, `min_p=0` and `typical_p=1` turn a filter
-    off. `logit_bias` holds pairs of a token id and the value added to its logit.
+    off. `logit_bias` holds pairs of a token id and the value added to its logit. `watermark` is added to the logits of the
+    greenlist, which holds `watermark_gamma` of the vocabulary (delta and gamma of the paper; see `tgi_core.backend.watermark`).
     """
 
     do_sample: bool = False
@@ -277,6 +279,8 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     min_p: float = 0.0
+    watermark: float = 0.0
+    watermark_gamma: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

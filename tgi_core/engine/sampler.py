@@ -18,6 +18,7 @@ from tgi_core.backend.ledger import LiveRow
 from tgi_core.backend.sampling import uniform
 from tgi_core.backend.sampling_spec import HOST_ONLY, PENALTIES, without
 from tgi_core.engine.failures import TORCH_ERRORS
+from tgi_core.engine.greenlists import add_watermark
 from tgi_core.engine.warping import FIELDS as FILTER_FIELDS
 from tgi_core.engine.warping import Candidates, exact, is_cut, total, warp
 
@@ -27,6 +28,7 @@ FIELDS = FILTER_FIELDS | {
     SamplingField.PRESENCE_PENALTY,
     SamplingField.REPETITION_PENALTY,
     SamplingField.SEED,
+    SamplingField.WATERMARK,
 }
 """Sampling fields that a session with this sampler declares."""
 
@@ -174,12 +176,14 @@ def _indices(mask: Tensor) -> list[int]:
 
 
 def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
-    """Repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
+    """Watermark; repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
     touched = [i for i, row in enumerate(rows) if not without(PENALTIES, row.request.sampling)]
     if touched:
         scores = scores.clone()
     for i in touched:
         row, sampling = rows[i], rows[i].request.sampling
+        if sampling.watermark != 0:
+            add_watermark(scores[i], row.tokens[-1], sampling)
         if sampling.repetition_penalty != 1:
             ids = torch.tensor(sorted(set(row.tokens)), device=scores.device)
             values = scores[i, ids]

@@ -125,7 +125,7 @@ class Memory(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "bias_tokens", "biases", "seed", "min_p")
+    __slots__ = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "bias_tokens", "biases", "seed", "min_p", "watermark", "watermark_gamma")
     DO_SAMPLE_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,8 @@ class Sampling(_message.Message):
     BIASES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_GAMMA_FIELD_NUMBER: _ClassVar[int]
     do_sample: bool
     temperature: float
     top_k: int
@@ -150,7 +152,9 @@ class Sampling(_message.Message):
     biases: _containers.RepeatedScalarFieldContainer[float]
     seed: int
     min_p: float
-    def __init__(self, do_sample: bool = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., bias_tokens: _Optional[_Iterable[int]] = ..., biases: _Optional[_Iterable[float]] = ..., seed: _Optional[int] = ..., min_p: _Optional[float] = ...) -> None: ...
+    watermark: float
+    watermark_gamma: float
+    def __init__(self, do_sample: bool = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., bias_tokens: _Optional[_Iterable[int]] = ..., biases: _Optional[_Iterable[float]] = ..., seed: _Optional[int] = ..., min_p: _Optional[float] = ..., watermark: _Optional[float] = ..., watermark_gamma: _Optional[float] = ...) -> None: ...
 
 class Blocks(_message.Message):
     __slots__ = ("ids",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgi_core.backend import SAMPLING, Sampling
+from tgi_core.backend import SAMPLING, Sampling, SamplingField
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 
@@ -34,13 +34,16 @@ def decode_sampling(message: contract.Sampling) -> Sampling:
 
 
 def encode_parameters(sampling: Sampling) -> pb.NextTokenChooserParameters:
-    """Encode for a TGI shard. Other fields are always neutral, because they are not declared for such a shard."""
-    fields: dict[str, Any] = {spec.name: spec.of(sampling) for spec in TGI_FIELDS}
+    """Encode for a TGI shard. Other fields are always neutral, because they are not declared for such a shard. Its watermark has the
+    shard's own numbers."""
+    fields: dict[str, Any] = {spec.name: spec.of(sampling) for spec in TGI_FIELDS} | {"watermark": sampling.watermark != 0}
     return pb.NextTokenChooserParameters(**fields)
 
 
 def decode_parameters(given: pb.NextTokenChooserParameters) -> Sampling:
-    """Decode parameters of a TGI router. Zero, the value of unset fields, means off. Temperature and filters imply `do_sample`."""
-    fields: dict[str, Any] = {spec.name: getattr(given, spec.name) or spec.neutral for spec in TGI_FIELDS}
-    drawn = any(fields[spec.name] != spec.neutral for spec in TGI_FIELDS if spec.switches_on)
+    """Decode parameters of a TGI router. Zero, the value of unset fields, means off. Temperature and filters imply `do_sample`. The
+    watermark is left out, because its numbers are not in the message."""
+    numbers = [spec for spec in TGI_FIELDS if spec.field is not SamplingField.WATERMARK]
+    fields: dict[str, Any] = {spec.name: getattr(given, spec.name) or spec.neutral for spec in numbers}
+    drawn = any(fields[spec.name] != spec.neutral for spec in numbers if spec.switches_on)
     return Sampling(**fields | {"do_sample": drawn or given.do_sample})

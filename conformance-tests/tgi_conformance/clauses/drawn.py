@@ -49,6 +49,7 @@ def _sampling(here: Company, draw: Random) -> Sampling:
             fields[spec.name] = (
                 _biases(here, draw) if spec.name == "logit_bias" else draw.choice(_WEAK.get(spec.name, spec.tried))
             )
+            fields |= spec.beside
     for name in ("top_k", "top_p") if draws else ():
         if draw.random() < 0.5:
             fields[name] = draw.choice(_WEAK[name])

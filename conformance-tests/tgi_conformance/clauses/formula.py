@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mates import WAYS
@@ -43,7 +44,8 @@ def _compare(
         for how in map(stage.seeded, hows):
             request = stage.outline(tokens, how, want=OutputOptions(True), prompt_len=known)
             row = scene.makes_alone(request, 1)[0]
-            expected = draw(penalized(plain, how, tokens, known), how, len(tokens), CLOSE if scene.target.exact else _ROUNDED)
+            scores = penalized(plain, how, tokens, known, stage.capabilities.vocab_size)
+            expected = draw(scores, how, len(tokens), CLOSE if scene.target.exact else _ROUNDED)
             if not expected.sure:
                 continue
             compared += 1
@@ -128,6 +130,25 @@ for _spec in FILTERS:
             needs=("formula", "top_n", "logprobs", _spec.name),
             provisional=_spec.since == API_VERSION,
         )(_filters_by(_spec))
+
+
+@clause(
+    "formula.watermark",
+    "The watermark's bias is added to the greenlist that the row's last token selects, before the penalties.",
+    Level.L2,
+    needs=("formula", "top_n", "logprobs", "watermark"),
+    provisional=API_VERSION == (1, 4),
+    situations=("draws compared",),
+)
+def watermark(scene: Scene) -> None:
+    """Greedy and drawn rows, of several biases and shares, with most of the row in the prompt and with most of it generated."""
+    hows = [
+        replace(how, watermark=bias, watermark_gamma=share)
+        for how in (Sampling(), Sampling(True, 1.5, seed=1), Sampling(True, 2.0, top_p=0.8, seed=2))
+        for bias, share in ((2.0, 0.5), (6.0, 0.25), (-3.0, 0.75))
+    ]
+    _compare(scene, hows)
+    _compare(scene, hows, 1)
 
 
 @clause(

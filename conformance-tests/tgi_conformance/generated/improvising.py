@@ -232,5 +232,7 @@ class _Player:
             values[spec.name] = maybe(bias if spec.name == "logit_bias" else draw.choice(spec.tried), spec.neutral)
         values["seed"] = draw.choice((draw.randrange(100), draw.randrange(2**64)))
         draw = Random(values["seed"])
-        values |= {spec.name: maybe(draw.choice(spec.tried), spec.neutral) for spec in _LATER}
+        for spec in _LATER:
+            values[spec.name] = maybe(draw.choice(spec.tried), spec.neutral)
+            values |= spec.beside if values[spec.name] != spec.neutral else ()
         return Sampling(**values)

@@ -160,6 +160,24 @@ class TypicalIsOff(Altered):
         return self._how(request, typical_p=1.0)
 
 
+@mutant("watermark-ignored", "formula.watermark")
+class WatermarkIgnored(Altered):
+    """The watermark is declared but has no effect."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """Set its bias to 0."""
+        return self._how(request, watermark=0.0)
+
+
+@mutant("watermark-half", "formula.watermark")
+class WatermarkHalf(Altered):
+    """The greenlist is half of the vocabulary, whatever its share should be."""
+
+    def change(self, work: Work, request: Request) -> Request:
+        """Use the default share."""
+        return self._how(request, watermark_gamma=0.5)
+
+
 @mutant("repetition-off", "parity.repetition")
 class RepetitionOff(Altered):
     """The repetition penalty has no effect."""
@@ -205,6 +223,7 @@ class NucleusWithoutEdge(Patched):
 _keep_nucleus = formula._keep_nucleus
 _warp = formula.warp
 _penalize = formula.penalize
+_mark = formula.mark
 _uniform = formula.uniform
 
 
@@ -262,6 +281,29 @@ class RepetitionDividesAll(Patched):
             return _penalize(out, replace(how, repetition_penalty=1.0), tokens, prompt_len)
 
         return {"penalize": penalize}
+
+
+@mutant("watermark-by-prompt", "formula.watermark")
+class WatermarkByPrompt(Sound):
+    """The last token of the prompt selects every greenlist of the row."""
+
+    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+        last = work.row.tokens[work.row.request.prompt_len - 1]
+
+        def mark(logits: formula.Logits, how: Sampling, previous: int, vocab_size: int) -> dict[int, float]:
+            return _mark(logits, how, last, vocab_size)
+
+        with patch.object(formula, "mark", mark):
+            return super()._sample(work, state)
+
+
+@mutant("watermark-of-the-logits", "formula.watermark")
+class WatermarkOfTheLogits(Patched):
+    """The greenlist is drawn from one token more than the vocabulary has, as where logits are padded."""
+
+    def other(self) -> dict[str, Callable[..., Any]]:
+        """Take a larger vocabulary."""
+        return {"mark": lambda logits, how, previous, vocab_size: _mark(logits, how, previous, vocab_size + 1)}
 
 
 @mutant("presence-per-count", "parity.counts", "formula.counts")

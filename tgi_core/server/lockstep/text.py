@@ -34,7 +34,7 @@ def input_ids(request: pb.Request, tokenizer: Tokenizer) -> tuple[int, ...]:
 def shard_request(request: pb.Request, id: int, ids: tuple[int, ...], take: int, info: ShardInfo) -> ShardRequest:
     """Convert to a tgi-core request, without blocks. Raises ValueError for features that this shard does not support."""
     if request.parameters.watermark:
-        raise ValueError("`watermark` is not supported")
+        raise ValueError("`watermark` needs tgi-core's own router, which says with what numbers")
     stopping = request.stopping_parameters
     grammar = _grammar(request.parameters)
     made = Request(
