@@ -19,7 +19,8 @@ from tgi_core.model_sizes import named_vocab_size
 
 DEMO = Path(tgi_core.__file__).parent / "demo"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "detect_watermark.py"
-SAMPLED = {"do_sample": True, "temperature": 1.0, "seed": 7}
+SAMPLED = {"do_sample": True, "temperature": 3.0, "seed": 1}
+"""Hot, because only where several tokens are likely does a bias change the text: the demo model knows its stories by heart."""
 PROMPT = "Once upon a time"
 
 
@@ -51,14 +52,14 @@ def marked(ids: list[int], tmp_path: Path) -> str:
 
 
 def test_a_watermark_is_found(tmp_path: Path) -> None:
-    """Greedy and sampled, with penalties, and in one batch with a row that has none and generates what it generates alone."""
-    penalized = {"repetition_penalty": 1.1, "watermark": True}
+    """In one batch, with and without penalties, also with rows that have none: they generate what they generate alone."""
+    penalized = {**SAMPLED, "repetition_penalty": 1.1, "watermark": True}
     with served("--backend", "cpu") as server:
         (alone,) = asyncio.run(generated(server.url, SAMPLED))
-        rows = asyncio.run(generated(server.url, SAMPLED, {**SAMPLED, "watermark": True}, {"watermark": True}, penalized))
-    plain, sampled, greedy, other = rows
-    assert plain == alone and abs(score(plain)) < 2
-    assert score(sampled) > 4 and score(greedy) > 4 and score(other) > 4
+        rows = asyncio.run(generated(server.url, SAMPLED, {**SAMPLED, "watermark": True}, {}, {"watermark": True}, penalized))
+    plain, sampled, greedy, favoured, other = rows
+    assert plain == alone and len(plain) == 200 and abs(score(plain)) < 2
+    assert score(sampled) > 4 and score(other) > 4 and greedy != favoured
     assert marked(sampled, tmp_path) == f"z {score(sampled):.2f} of {len(sampled)} tokens\n"
 
 
