@@ -1,5 +1,5 @@
 """All settings. Flag, environment variable, config-file key, default, bounds, help and documentation of a setting all come from one
-field of `Settings`. `setting` fields take effect; `ignored` and `refused` fields give the reason why they do not."""
+field of `Settings`. `setting` fields take effect; `ignored` fields give the reason why they do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
-from tgi_core.settings.spec import Scope, check_bounds, environment_variable, flag, ignored, refused, setting, setting_of
+from tgi_core.settings.spec import Scope, check_bounds, environment_variable, flag, ignored, setting, setting_of
 
 __all__ = ["Scope", "Settings", "check_bounds", "environment_variable", "flag", "settings_in"]
 
@@ -66,21 +66,16 @@ class Settings:
         "Model",
         scope=Scope.SHARD | Scope.DOWNLOAD,
     )
-    rope_scaling: str | None = refused(
+    rope_scaling: str | None = setting(
         None,
-        "RoPE scaling type.",
+        "RoPE scaling to use instead of that of the model's config.json. linear lengthens the model's context by --rope-factor; dynamic "
+        "changes nothing within it, where texts end. Default: linear with --rope-factor, otherwise the model's own.",
         "Model",
-        "RoPE scaling is read from the model's config.json; set it there",
         choices=("linear", "dynamic"),
-        scope=Scope.SERVE,
+        scope=Scope.SHARD,
     )
-    rope_factor: float | None = refused(
-        None,
-        "RoPE scaling factor.",
-        "Model",
-        "RoPE scaling is read from the model's config.json; set it there",
-        minimum=0.0,
-        scope=Scope.SERVE,
+    rope_factor: float | None = setting(
+        None, "RoPE scaling factor. Default: 1 with --rope-scaling.", "Model", minimum=1.0, scope=Scope.SHARD
     )
     # weights
     huggingface_hub_cache: str | None = setting(

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 OF = {effect: [spec for spec in fields(Settings) if setting_of(spec).effect is effect] for effect in Effect}
 SAMPLES: dict[str, Any] = {
     "lora_adapters": "a/b",
-    "rope_factor": 2.0,
     "num_shard": 2,
     "sharded": True,
     "shard_uds_path": "/x",
@@ -69,24 +68,6 @@ def as_text(value: object) -> str:
     )
 
 
-@pytest.mark.parametrize("spec", OF[Effect.REFUSED], ids=lambda spec: str(spec.name))
-def test_refused_ones_end_the_start(spec: Field[Any]) -> None:
-    """What would change answers is an error with flag, value and reason; what asks for nothing is accepted in silence."""
-    name, known = spec.name, setting_of(spec)
-    with pytest.raises(Exception, match=known.reason) as caught:
-        review(Settings(**{name: sample(name)}), {})
-    assert str(caught.value).startswith(flag(name))
-    for harmless in known.harmless:
-        values: dict[str, Any] = {name: harmless}
-        assert review(Settings(**values), {}) == []
-
-
-def test_a_refused_setting_as_a_user_sees_it() -> None:
-    """One line, exit status 1, before anything slow."""
-    result = run("serve", "--rope-factor", "2", "/not/there")
-    assert result.returncode == 1 and result.stderr.startswith("tgi: error: --rope-factor 2.0: "), result.stderr
-
-
 @pytest.mark.parametrize("way", [("--in-process",), ()])
 def test_what_only_the_backend_can_refuse(way: tuple[str, ...]) -> None:
     """Numbers that a backend does not keep in its cache are refused in one line, in the server's process and in the shard's."""
@@ -119,4 +100,4 @@ def test_the_effects_are_true() -> None:
     """The code reads the settings that are called honoured and no others: who wires one in changes its line in config.py."""
     read = read_settings()
     assert {spec.name for spec in OF[Effect.HONOURED]} - read == set()
-    assert read & {spec.name for spec in [*OF[Effect.IGNORED], *OF[Effect.REFUSED]]} == set()
+    assert read & {spec.name for spec in OF[Effect.IGNORED]} == set()

@@ -27,8 +27,7 @@ Each setting of `tgi serve` is a flag, an environment variable and, without the 
 the file, and the file overrides defaults; `tgi config show --origin` prints each value and where it came from. A switch such as
 `--json-output` has an opposite, `--no-json-output`. In a file, `max-total-tokens` and `max_total_tokens` are the same key.
 
-A setting is *honoured*, *ignored* or *refused*. Ignored settings do not change results; the server logs a warning at startup.
-Refused settings would change results, so the server does not start with them.
+A setting is *honoured* or *ignored*. Ignored settings do not change results; the server logs a warning at startup.
 
 `text-generation-launcher` takes the same flags as `tgi serve`. `text-generation-router` and `text-generation-server` take the flags
 of TGI's programs.

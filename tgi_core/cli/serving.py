@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,6 +117,7 @@ async def _start_components(
     with progress() as line:
         show = _both(line, lifecycle.progress)
         directory = await asyncio.to_thread(fetch_model, model, settings, show, weights=address is None)
+        settings = replace(settings, rope_scaling=None, rope_factor=None)  # the directory has them
         if address is None:
             settings = await asyncio.to_thread(pin_adapters, settings, show)
     read_sizes(directory)

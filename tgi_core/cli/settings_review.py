@@ -1,4 +1,4 @@
-"""Warnings and errors for settings that have no effect."""
+"""Warnings for settings that have no effect."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import Field, fields
 from typing import Any
 
 from tgi_core.config import Settings
-from tgi_core.errors import StartupError
 from tgi_core.settings.environment import VARIABLES
 from tgi_core.settings.spec import Effect, flag, setting_of
 
 
 def review(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Return a warning per ignored setting or variable. Raises StartupError for a refused setting."""
+    """Return a warning per ignored setting or variable."""
     lines = []
     for spec in fields(settings):
         known, value = setting_of(spec), getattr(settings, spec.name)
-        if known.effect is Effect.HONOURED or value == spec.default or value in known.harmless:
+        if known.effect is Effect.HONOURED or value == spec.default:
             continue
-        if known.effect is Effect.REFUSED:
-            raise StartupError(f"{shown(spec, value)}: {known.reason}")
         lines.append(f"{shown(spec, value)} is ignored: {known.reason}")
     ignored = [variable for variable in VARIABLES if variable.ignored and environ.get(variable.name)]
     return lines + [f"{variable.name} is ignored: {variable.text}" for variable in ignored]

@@ -14,7 +14,7 @@ def shard_flags(settings: Settings) -> list[str]:
     names = settings_in(Scope.SHARD) - {"model_id"}
     for spec in fields(Settings):
         value = getattr(settings, spec.name)
-        if spec.name not in names or value is None or value in setting_of(spec).harmless:
+        if spec.name not in names or value is None:
             continue
         if isinstance(value, bool) and spec.default is not None:  # a switch; other flags take a value
             flags.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")

@@ -14,10 +14,12 @@ from tgi_core.backend import Adapter, Progress
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.hub import Source, fetch
+from tgi_core.rope_scaling import with_rope_scaling
 
 
 def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = True) -> Path:
-    """Return the model's directory, downloading if needed. A router needs no weights. Raises StartupError."""
+    """Return the model's directory, downloading if needed, with the RoPE scaling of the settings. A router needs no weights. Raises
+    StartupError."""
     source = Source(
         model,
         settings.revision,
@@ -27,7 +29,8 @@ def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = 
         only_small=not weights,
     )
     with _ended_by_interrupt():
-        return fetch(source, show)
+        directory = fetch(source, show)
+    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor) if weights else directory
 
 
 def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:

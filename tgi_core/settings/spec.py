@@ -17,8 +17,6 @@ class Effect(Enum):
     HONOURED = "honoured"
     IGNORED = "ignored"
     """Logs a warning at startup. Results are the same without the setting."""
-    REFUSED = "refused"
-    """Does not start, because results would differ from what the setting requests."""
 
 
 class Scope(Flag):
@@ -52,9 +50,7 @@ class Setting:
     scope: Scope = Scope.ROUTER
     effect: Effect = Effect.HONOURED
     reason: str = ""
-    """Why the setting is ignored or refused."""
-    harmless: tuple[object, ...] = ()
-    """Values other than the default that have no effect."""
+    """Why the setting is ignored."""
 
 
 def setting(default: Any, help: str, group: str, **rest: Any) -> Any:
@@ -65,11 +61,6 @@ def setting(default: Any, help: str, group: str, **rest: Any) -> Any:
 def ignored(default: Any, help: str, group: str, reason: str, **rest: Any) -> Any:
     """Define a field that is accepted but has no effect."""
     return setting(default, help, group, effect=Effect.IGNORED, reason=reason, **rest)
-
-
-def refused(default: Any, help: str, group: str, reason: str, **rest: Any) -> Any:
-    """Define a field that accepts only its default and harmless values."""
-    return setting(default, help, group, effect=Effect.REFUSED, reason=reason, **rest)
 
 
 def setting_of(spec: Field[Any]) -> Setting:

@@ -39,6 +39,8 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
         frequencies = frequencies / _number(scaling, "factor")
     elif kind == "llama3":
         frequencies = _llama3(frequencies, scaling)
+    elif kind == "dynamic" and "original_max_position_embeddings" not in scaling:
+        pass  # changes nothing up to max_position_embeddings, where rows end
     elif kind != "default":
         raise UnsupportedFamily(f"its rotary positions are {str(kind)[:40]!r}")
     return Rotary(size, tuple(frequencies.tolist()))
