@@ -20,10 +20,14 @@ def main() -> None:
     """Read the text and print its score."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="Directory of the model, with config.json and tokenizer.json.")
+    parser.add_argument(
+        "--tokenizer", type=Path, required=True, help="Directory of the model, with config.json and tokenizer.json."
+    )
     parser.add_argument("--gamma", type=float, default=0.5, help="The server's --watermark-gamma.")
     parser.add_argument("--ids", action="store_true", help="FILE is a JSON list of token ids.")
-    parser.add_argument("--distinct", action="store_true", help="Count each pair of tokens once, for texts that repeat themselves.")
+    parser.add_argument(
+        "--distinct", action="store_true", help="Count each pair of tokens once, for texts that repeat themselves."
+    )
     given = parser.parse_args()
     text = sys.stdin.read() if given.file == "-" else Path(given.file).read_text(encoding="utf-8")
     vocab_size = named_vocab_size(given.tokenizer)

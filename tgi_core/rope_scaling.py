@@ -38,7 +38,9 @@ def _scaled(config: dict[str, Any], file: Path, kind: str, factor: float) -> dic
     text = text_config(config)
     known = text.get("rope_parameters") or {}
     if not any(name in text for name in _SIGNS):
-        raise StartupError(f"--rope-scaling, --rope-factor: {file} names no rotary positions (RoPE) to scale; leave the flags out")
+        raise StartupError(
+            f"--rope-scaling, --rope-factor: {file} names no rotary positions (RoPE) to scale; leave the flags out"
+        )
     if any(isinstance(value, dict) for value in known.values()):
         raise StartupError(f"--rope-scaling, --rope-factor: {file} has RoPE parameters per kind of layer; scale them there")
     kept = {name: known[name] for name in ("rope_theta", "partial_rotary_factor") if name in known}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
 
 from tgi_core.wire.types import GeneratedText, Generation, Token
 from tgi_router.inference import Choice, Result, mean_logprob, tokens_of
@@ -24,14 +26,32 @@ class _Logprobs:
 
     def of(self, tokens: Sequence[Token]) -> str:
         """Render the logprobs of the next tokens, as JSON."""
-        return dumps(
-            {
-                "tokens": [token.text for token in tokens],
-                "token_logprobs": [shortest(token.logprob) for token in tokens],
-                "top_logprobs": [_top(token) for token in tokens] if any(token.top for token in tokens) else None,
-                "text_offset": [self._advance(token) for token in tokens],
-            }
-        )
+        return dumps(self._fields(tokens))
+
+    def whole(self, result: Result, echo: bool) -> str:
+        """Render the logprobs of a complete text, with `echo` also those of its prompt, which has no alternatives."""
+        if not echo:
+            return self.of(result.tokens)
+        prompt, shown = result.prompt, len(result.choice.prompt.text)
+        added = sum(len(token.text) for token in prompt) - shown  # the tokenizer's own, before the text, are not in it
+        ends = accumulate((len(token.text) for token in prompt), initial=-added)
+        offsets = [max(0, end) for end in ends][:-1]
+        self._offset = shown
+        made = self._fields(result.tokens)
+        given: dict[str, list[Any]] = {
+            "tokens": [token.text for token in prompt],
+            "token_logprobs": [None if token.logprob is None else shortest(token.logprob) for token in prompt],
+            "text_offset": offsets,
+        }
+        return dumps({name: given[name] + value if name in given else None for name, value in made.items()})
+
+    def _fields(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [shortest(token.logprob) for token in tokens],
+            "top_logprobs": [_top(token) for token in tokens] if any(token.top for token in tokens) else None,
+            "text_offset": [self._advance(token) for token in tokens],
+        }
 
     def _advance(self, token: Token) -> int:
         here = self._offset
@@ -111,7 +131,7 @@ def answer_json(
             index,
             (result.choice.prompt.text if echo else "") + cut(shown.whole(result), stops),
             dialect.finish_reason(result.text.finish_reason),
-            _Logprobs(shown).of(result.tokens) if logprobs else "null",
+            _Logprobs(shown).whole(result, echo) if logprobs else "null",
             dumps(rendered(result.prompt)) if result.choice.request.want.prompt_logprobs else "",
         )
         for index, result in _chosen(results, best)

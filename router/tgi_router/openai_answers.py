@@ -262,7 +262,9 @@ class CompletionLogprobs(Answer):
     """Log probabilities of a text's tokens, with their offsets in the text."""
 
     tokens: list[str] = Field(description="Texts of the tokens.", examples=[[" am"]])
-    token_logprobs: list[Logprob] = Field(description="Log probabilities of the tokens.", examples=[[-0.34]])
+    token_logprobs: list[Logprob | None] = Field(
+        description="Log probabilities of the tokens; null for the first token of an echoed prompt.", examples=[[-0.34]]
+    )
     top_logprobs: list[dict[str, Logprob]] | None = Field(
         description="The most probable tokens at the position of each token.", examples=[[{" am": -0.34}]]
     )

@@ -125,7 +125,10 @@ class CompletionBody(OpenAIBody):
         examples=[None],
     )
     echo: bool | None = Field(
-        default=None, description="Prepend the prompt to the text. Cannot be combined with `logprobs`.", examples=[False]
+        default=None,
+        description="Prepend the prompt to the text. With `logprobs: 0`, on a server with `--enable-prefill-logprobs`, also return the "
+        "log probabilities of its tokens; cannot be streamed.",
+        examples=[False],
     )
     logprobs: U32 | None = Field(
         default=None,

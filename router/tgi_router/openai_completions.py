@@ -120,7 +120,8 @@ class CompletionRoutes:
         if strict:
             return extras
         if body.echo and body.logprobs is not None:
-            raise ValidationFailed("`echo` with `logprobs` is not supported; /generate has `decoder_input_details`")
+            enabled = self._inference.settings.enable_prefill_logprobs
+            extras = replace(extras, prompt_logprobs=_of_the_prompt(body, enabled))
         if best_of is None or best_of == extras.choices:
             return extras
         largest = self._inference.settings.max_best_of
@@ -165,6 +166,20 @@ class CompletionRoutes:
             await call.write_to(writer, chunks.events)
             if body.stream_options is not None and body.stream_options.include_usage and not self._dialect.strict:
                 yield event(final_json(chunks.envelope, "", usage(call.choices)))
+
+
+def _of_the_prompt(body: CompletionBody, enabled: bool) -> bool:
+    """Return that the prompt's log probabilities are wanted. Raises ValidationFailed for what would be wrong: backends return that of
+    each token of the prompt, but not the most likely token in its place."""
+    if body.logprobs:
+        raise ValidationFailed(
+            f"`echo` needs `logprobs` to be 0, for the prompt's own tokens; others have none. Given: {body.logprobs}"
+        )
+    if body.stream:
+        raise ValidationFailed("`echo` with `logprobs` is not supported when streaming tokens")
+    if not enabled:
+        raise ValidationFailed("`echo` with `logprobs` needs the server's --enable-prefill-logprobs")
+    return True
 
 
 def _emptied(result: Result) -> Result:

@@ -232,7 +232,10 @@ class Validator:
             "`decoder_input_details` is not supported by this backend",
         )
         if extras.prompt_logprobs:
-            yield not self._settings.enable_prefill_logprobs, "`prompt_logprobs` needs the server's --enable-prefill-logprobs"
+            yield (
+                not self._settings.enable_prefill_logprobs,
+                "`prompt_logprobs` needs the server's --enable-prefill-logprobs",
+            )
             yield Feature.PROMPT_LOGPROBS not in features, "`prompt_logprobs` is not supported by this backend"
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 

@@ -145,6 +145,30 @@ def test_logprobs_of_the_prompt(served: Served) -> None:
     assert "prompt_logprobs" not in served.client.post("/v1/chat/completions", json=CHAT).json()
 
 
+def test_logprobs_of_an_echoed_prompt(served: Served) -> None:
+    """`echo` with `logprobs: 0` puts the prompt's tokens before those of the text, with what `prompt_logprobs` returns of them."""
+    alone = complete(served, prompt_logprobs=0, logprobs=0)
+    prompt = [next(iter(each.values())) for each in alone["prompt_logprobs"][1:]]
+    for most in (2, 0):
+        choice = complete(served, echo=True, logprobs=0, max_tokens=most)
+        first, *texts = choice["logprobs"]["tokens"]
+        logprobs = [None, *(each["logprob"] for each in prompt), *alone["logprobs"]["token_logprobs"][:most]]
+        assert choice["logprobs"]["token_logprobs"] == logprobs
+        assert "".join(texts) == choice["text"] and choice["text"].startswith(GREEDY["prompt"])
+        assert choice["logprobs"]["text_offset"] == [0, *(len("".join(texts[:count])) for count in range(len(texts)))]
+        assert first == "<|bos|>" and choice["logprobs"]["top_logprobs"] is None
+
+
+def test_what_an_echo_cannot_have(served: Served) -> None:
+    """Backends do not say which token was the likeliest in the place of one of the prompt: nothing pretends to know."""
+    for given, text in (
+        ({"logprobs": 1}, "`echo` needs `logprobs` to be 0, for the prompt's own tokens; others have none. Given: 1"),
+        ({"logprobs": 0, "stream": True}, "`echo` with `logprobs` is not supported when streaming tokens"),
+    ):
+        answer = served.client.post("/v1/completions", json={**GREEDY, "echo": True, **given})
+        assert answer.status_code == 422 and text in answer.json()["error"]["message"]
+
+
 REFUSED = [
     ({"prompt_logprobs": 1}, "`prompt_logprobs` must be 0, for the prompt's own tokens; others have none. Given: 1"),
     ({"prompt_logprobs": -1}, "`prompt_logprobs` must be 0"),

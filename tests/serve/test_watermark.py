@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 
-
 import tgi_core
 from tests.serve.process import environment, served
 from tgi_core.backend.watermark import z_score

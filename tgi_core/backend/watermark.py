@@ -55,8 +55,8 @@ def greenlist(previous: int, vocab_size: int, gamma: float) -> frozenset[int]:
 def z_score(tokens: Sequence[int], vocab_size: int, gamma: float, distinct: bool = False) -> float:
     """Standard deviations by which the green tokens of a text exceed what chance gives; above 4, the text is watermarked.
 
-    The first token only selects the next one's greenlist. `distinct` counts every pair of tokens once, however often it occurs. Raises ValueError for fewer than two tokens, or a gamma that is not
-    between 0 and 1.
+    The first token only selects the next one's greenlist. `distinct` counts every pair of tokens once, however often it occurs. Raises
+    ValueError for fewer than two tokens, or a gamma that is not between 0 and 1.
     """
     if len(tokens) < 2 or not 0 < gamma < 1:
         raise ValueError("needs at least two tokens, and 0 < gamma < 1")

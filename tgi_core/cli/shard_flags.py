@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tgi_core.config import Scope, Settings, flag, settings_in
-from tgi_core.settings.spec import setting_of
 
 
 def shard_flags(settings: Settings) -> list[str]:

@@ -121,7 +121,9 @@ def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unl
     """Return scores after penalties and mask; `unlisted` supplies tokens that a plain row does not list."""
     plain = ask(_plain(request, tokens, OutputOptions(True, stage.capabilities.vocab_size)), 1)[0].top[0]
     how = replace(request.sampling, repetition_penalty=1.0)
-    found = penalized(unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len, stage.capabilities.vocab_size)
+    found = penalized(
+        unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len, stage.capabilities.vocab_size
+    )
     if not request.masked:
         return found
     made, shift = len(tokens) - len(request.tokens), phase(stage.play.setup.masks, request.id)

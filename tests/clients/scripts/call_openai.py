@@ -236,7 +236,7 @@ def completion_refusals() -> None:
     """What is not supported is refused by name: suffix, logprobs of the prompt, and what best_of cannot do."""
     cases: list[tuple[str, Any]] = [
         ("Suffix is not supported", {"suffix": "x"}),
-        ("`echo` with `logprobs` is not supported", {"echo": True, "logprobs": 1}),
+        ("`echo` needs `logprobs` to be 0", {"echo": True, "logprobs": 1}),
         ("`best_of` must be >= `n`", {"n": 3, "best_of": 2}),
         ("`best_of` must be > 0 and <= ", {"best_of": 1000}),
         ("when streaming", {"best_of": 2, "stream": True}),
