@@ -64,6 +64,6 @@ def test_a_watermark_is_found(tmp_path: Path) -> None:
 
 def test_the_operator_sets_the_numbers() -> None:
     """--watermark-gamma and the variable of --watermark-delta."""
-    with served("--backend", "cpu", "--watermark-gamma", "0.25", extra={"WATERMARK_DELTA": "6"}) as server:
+    with served("--backend", "cpu", "--watermark-gamma", "0.25", extra={"WATERMARK_DELTA": "30"}) as server:
         (ids,) = asyncio.run(generated(server.url, {**SAMPLED, "watermark": True}))
     assert score(ids, 0.25) > 0.8 * ((len(ids) - 1) * 3) ** 0.5  # of what green tokens only would score
