@@ -131,7 +131,8 @@ class Verbs(RuleBasedStateMachine):
     @rule(first=_some, count=st.integers(1, 3), numbers=_some, order=st.booleans())
     def decode(self, first: int, count: int, numbers: int, order: bool) -> None:
         """Decode one batch, or merge several."""
-        chosen = self.batches[first % len(self.batches) :][:count]
+        start = first % len(self.batches)
+        chosen = (self.batches[start:] + self.batches[:start])[:count]
         batches = self.make_way(*(chosen if order else reversed(chosen)))
         if batches:
             rows = [row for batch in batches for row in self.oracle.batches[batch]]
