@@ -52,8 +52,12 @@ def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
 
 
 def _plain(request: Request, tokens: Sequence[int], want: OutputOptions) -> Request:
-    """Return the same request without any option but the adapter and the repetition penalty."""
-    length, how = len(tokens), Sampling(repetition_penalty=request.sampling.repetition_penalty)
+    """Return the same request without any option but the adapter and the repetition penalty, which needs what comes before it: the
+    watermark."""
+    length, how = len(tokens), Sampling()
+    if (penalty := request.sampling.repetition_penalty) != 1:
+        watermark, gamma = request.sampling.watermark, request.sampling.watermark_gamma
+        how = Sampling(repetition_penalty=penalty, watermark=watermark, watermark_gamma=gamma)
     fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
     return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
 
@@ -66,6 +70,7 @@ def _repetition(stage: Stage, ask: Ask, request: Request) -> None:
         set(request.tokens),
     )
     plain = replace(request, sampling=Sampling())
+    request = replace(request, sampling=replace(request.sampling, watermark=0.0))
     before, after = (
         {item.id: item.logprob for item in ask(_plain(one, one.tokens, want), 1)[0].top[0]} for one in (plain, request)
     )
@@ -121,6 +126,8 @@ def _scores(stage: Stage, ask: Ask, request: Request, tokens: Sequence[int], unl
     """Return scores after penalties and mask; `unlisted` supplies tokens that a plain row does not list."""
     plain = ask(_plain(request, tokens, OutputOptions(True, stage.capabilities.vocab_size)), 1)[0].top[0]
     how = replace(request.sampling, repetition_penalty=1.0)
+    if request.sampling.repetition_penalty != 1:
+        how = replace(how, watermark=0.0)  # the plain row has it
     found = penalized(
         unlisted | {item.id: item.logprob for item in plain}, how, tokens, request.prompt_len, stage.capabilities.vocab_size
     )

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -78,12 +78,12 @@ def make(run: Run, results: Sequence[tuple[Clause, Result]]) -> dict[str, Any]:
     return document
 
 
-def grades(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the results grant."""
+def grades(entries: Sequence[dict[str, Any]], names: Iterable[str] = NAMES) -> dict[str, Any]:
+    """Return what the results grant; a report of an older suite lacks the `names` of later features."""
     return {
         "levels": grading.levels(entries),
         "text_core": grading.text_core(entries),
-        "extended": grading.extended(entries, NAMES),
+        "extended": grading.extended(entries, list(names)),
     }
 
 
@@ -174,7 +174,7 @@ def objections(document: dict[str, Any]) -> list[str]:
         entries = document["results"]
         if document["digest"] != digest_of(document):
             found.append("its digest does not match its content: it was edited after it was written")
-        for name, value in grades(entries).items():
+        for name, value in grades(entries, document["extended"]).items():
             if document[name] != value:
                 found.append(f"its {name.replace('_', ' ')} do not follow from its results")
         verdicts = {verdict.value for verdict in Verdict}
