@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
-from tgi_router import ServedModel, answers, create_app, openai_answers
+from tgi_router import ServedModel, answers, anthropic_answers, create_app, openai_answers
+from tgi_router.anthropic_errors import is_anthropic
 
 from tests.hostile.watch import Watch
 from tests.router.serving import Served, serving
@@ -98,12 +99,18 @@ class ServerUnderTest:
         assert (load.running, load.queued, load.blocks_free) == (0, 0, load.blocks_total)
 
 
+def _error_model(path: str) -> type[object]:
+    """The shape of a route's errors."""
+    if is_anthropic(path):
+        return anthropic_answers.AnthropicErrorResponse
+    return openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
+
+
 def check_error(path: str, answer: httpx.Response) -> None:
     """An error has a shape that the document tells of, is short, and leaks nothing."""
     assert len(answer.content) < 2000, "an error does not repeat what the client wrote"
     if answer.headers.get("content-type", "").startswith("application/json"):
-        kind = openai_answers.OpenAIErrorResponse if path.startswith("/v1/") else answers.ErrorResponse
-        TypeAdapter(kind).validate_json(answer.content)
+        TypeAdapter(_error_model(path)).validate_json(answer.content)
     else:
         assert not path.startswith("/v1/") and answer.text.startswith(TEXTS), (path, answer.status_code, answer.text[:300])
     assert not LEAKS.search(answer.text), answer.text
