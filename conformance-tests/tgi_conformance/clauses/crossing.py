@@ -228,10 +228,11 @@ class Company:
         return batches
 
     def groups(self, specs: Sequence[Spec]) -> Iterator[Sequence[Spec]]:
-        """Yield as many specs at a time as fit, leaving one place for an owner. A prefix takes blocks beside those of its row."""
+        """Yield as many specs at a time as fit. A prefix takes blocks beside those of its row. Places are left for an owner, and for the
+        last two rows of the group before, whose blocks are not free until their steps are read."""
         promised = self.stage.capacity
         size = promised.groups[0].block_size
-        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size) - 1
+        blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size) - 3
         room = max(1, min(promised.max_rows - 1, promised.max_step_tokens, WIDE_ROWS - 1))
         group, held = list[Spec](), 0
         for spec in specs:
