@@ -24,9 +24,10 @@ from tgi_backend_cpu import plugin
 plugin.set_up_openmp()  # as the shard does, before importing torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.peers.engines.ours import Ours
+from bench.peers.engines.protocol import Plan
 from bench.random_model import make
-from tgi_core.backend import EMPTY, Capacity, Grant, OpenOptions, Request, Step, WarmupPlan
-from tgi_core.backend.session import Session
+from tgi_core.backend import Grant
 
 PROMPT = 128
 
@@ -55,92 +56,59 @@ class Gain:
         return tokens * self.plain_s / self.drafted_s
 
 
-class Rows:
-    """Rows that decode together in a session."""
-
-    def __init__(self, session: Session, capacity: Capacity, prompts: list[list[int]], longest: int) -> None:
-        self._session = session
-        size = capacity.groups[0].block_size
-        each = -(-longest // size)
-        self.tokens: dict[int, list[int]] = {}
-        self._steps: list[Step] = []
-        at_once = max(1, capacity.max_step_tokens // PROMPT)
-        requests = [
-            Request(id, tuple(prompt), len(prompt), 0, (tuple(range(1 + id * each, 1 + (id + 1) * each)),), len(prompt))
-            for id, prompt in enumerate(prompts)
-        ]
-        for first in range(0, len(requests), at_once):
-            step = session.prefill(tuple(requests[first : first + at_once]), EMPTY, ())
-            self._steps.append(step)
-            self._read(step)
-
-    def step(self, drafts: dict[int, tuple[int, ...]]) -> tuple[float, int]:
-        """Decode once; the seconds that it took and the tokens that it made."""
-        grants = tuple(Grant(id, take=1 + len(tokens), drafts=tokens) for id, tokens in drafts.items() if tokens)
-        start = time.perf_counter()
-        self._steps = [self._session.decode(tuple(step.handle for step in self._steps), grants)]
-        made = self._read(self._steps[0])
-        return time.perf_counter() - start, made
-
-    def clear(self) -> None:
-        """End all rows."""
-        for step in self._steps:
-            self._session.clear(step.handle)
-
-    def _read(self, step: Step) -> int:
-        made = 0
-        for row in self._session.rows(step).rows:
-            self.tokens.setdefault(row.request_id, []).extend(row.tokens)
-            made += len(row.tokens)
-        return made
-
-
 class Bench:
     """A model of the CPU backend that verifies up to `drafts` drafts per row."""
 
     def __init__(self, model: Path, rows: int, drafts: int, steps: int) -> None:
-        opened = plugin.backend_open(OpenOptions(str(model), "bfloat16"), _silent)
-        self._session = Session(opened, "cpu")
         self._drafts, self._steps = drafts, steps
-        self._longest = PROMPT + (drafts + 2) * steps + drafts + 1
-        plan = WarmupPlan(rows, self._longest, max(rows * (1 + drafts), 8 * PROMPT), draft=drafts)
-        self._capacity = self._session.warmup(plan, _silent)
+        self._new = (drafts + 2) * steps + drafts + 1
+        step_tokens = max(rows * (1 + drafts), 8 * PROMPT)
+        self._engine = Ours(Plan(model, rows, PROMPT + self._new, step_tokens), draft=drafts)
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        self._oracle_by_rows: dict[int, dict[int, list[int]]] = {}
+        self._oracles: dict[int, list[list[int]]] = {}
 
     def gain(self, rows: int, rate: float, chance: random.Random) -> Gain:
         """Measure one batch at one rate of acceptance."""
-        prompts = [[(31 * row + 7 * i) % self._vocabulary for i in range(PROMPT)] for row in range(rows)]
-        oracle = self._oracle_of(rows, prompts)
-        batch = Rows(self._session, self._capacity, prompts, self._longest)
+        oracle = self._oracle(rows)
+        self._engine.start(self._prompts(rows), self._new)
         plain, drafted, made = [], [], 0
         for _ in range(self._steps):
-            plain.append(batch.step({})[0])
-            seconds, tokens = batch.step({id: self._drafts_of(oracle[id], batch.tokens[id], rate, chance) for id in oracle})
-            drafted.append(seconds)
-            made += tokens
-        batch.clear()
-        if any(batch.tokens[id] != oracle[id][: len(batch.tokens[id])] for id in oracle):
+            plain.append(self._seconds(()))
+            before = self._made()
+            drafted.append(self._seconds(self._grants(oracle, rate, chance)))
+            made += self._made() - before
+        answers = self._engine.end()
+        if any(answer != whole[: len(answer)] for answer, whole in zip(answers, oracle, strict=True)):
             raise RuntimeError("drafts changed a token")
         return Gain(rows, rate, self._drafts, median(plain), median(drafted), made / rows / self._steps)
 
-    def _oracle_of(self, rows: int, prompts: list[list[int]]) -> dict[int, list[int]]:
+    def _seconds(self, grants: tuple[Grant, ...]) -> float:
+        start = time.perf_counter()
+        self._engine.step(grants)
+        return time.perf_counter() - start
+
+    def _made(self) -> int:
+        return sum(map(len, self._engine.tokens.values()))
+
+    def _prompts(self, rows: int) -> list[list[int]]:
+        return [[(31 * row + 7 * i) % self._vocabulary for i in range(PROMPT)] for row in range(rows)]
+
+    def _oracle(self, rows: int) -> list[list[int]]:
         """The tokens of each row without speculation."""
-        if rows not in self._oracle_by_rows:
-            batch = Rows(self._session, self._capacity, prompts, self._longest)
-            for _ in range(self._longest - PROMPT - 1):
-                batch.step({})
-            batch.clear()
-            self._oracle_by_rows[rows] = batch.tokens
-        return self._oracle_by_rows[rows]
+        if rows not in self._oracles:
+            self._engine.start(self._prompts(rows), self._new)
+            self._engine.go_on(self._new - 1)
+            self._oracles[rows] = self._engine.end()
+        return self._oracles[rows]
 
-    def _drafts_of(self, oracle: list[int], made: list[int], rate: float, chance: random.Random) -> tuple[int, ...]:
-        coming = oracle[len(made) : len(made) + self._drafts]
-        return tuple(token if chance.random() < rate else (token + 1) % self._vocabulary for token in coming)
-
-
-def _silent(what: str, done: int, total: int, unit: str) -> None:
-    """Ignore progress."""
+    def _grants(self, oracle: list[list[int]], rate: float, chance: random.Random) -> tuple[Grant, ...]:
+        """Drafts for all rows, each one right at the given rate."""
+        grants = []
+        for (id, made), whole in zip(self._engine.tokens.items(), oracle, strict=True):
+            coming = whole[len(made) : len(made) + self._drafts]
+            drafts = tuple(token if chance.random() < rate else (token + 1) % self._vocabulary for token in coming)
+            grants.append(Grant(id, take=1 + len(drafts), drafts=drafts))
+        return tuple(grants)
 
 
 def report(gains: list[Gain]) -> str:

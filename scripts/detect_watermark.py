@@ -1,4 +1,4 @@
-"""Tells whether a text has the watermark that `watermark: true` gives: `python scripts/detect_watermark.py --tokenizer DIRECTORY FILE`.
+"""Detect the watermark of `watermark: true` in a text: `python scripts/detect_watermark.py --tokenizer DIRECTORY FILE`.
 
 FILE (- for standard input) holds the generated text, or with --ids its token ids as a JSON list. Prints z: how many standard deviations the
 number of green tokens lies above what chance gives.

@@ -11,7 +11,7 @@ from tgi_router.anthropic_errors import PATH
 from tgi_router.anthropic_events import MessageRendering
 from tgi_router.anthropic_request import chat_of
 from tgi_router.blocks import BlockReader
-from tgi_router.converted_chat import ConvertedChats
+from tgi_router.converted_chat import UNREADABLE, ConvertedChats
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, Endpoint
 from tgi_router.extract import body_bytes, read_body
@@ -20,8 +20,6 @@ from tgi_router.json_text import dumps
 from tgi_router.openai import Dialect
 from tgi_router.openai_chat import Chat
 from tgi_router.request_examples import COUNT_TOKENS, MESSAGES
-
-UNREADABLE = (400, 413, 415)
 
 
 class MessagesRoutes:

@@ -25,6 +25,9 @@ from tgi_router.reasoning import ReasoningReader
 from tgi_router.sse import OPENED
 from tgi_router.stream_writer import StreamWriter
 
+UNREADABLE = (400, 413, 415)
+"""Statuses of bodies that are refused; where the other routes say 422, these APIs say 400."""
+
 _Given = TypeVar("_Given")
 
 

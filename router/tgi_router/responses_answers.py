@@ -201,8 +201,21 @@ class Event(Answer):
     sequence_number: Count = Field(description=_NUMBER, examples=[0])
 
 
+class ItemEvent(Event):
+    """Base of events about one item of the output."""
+
+    item_id: str = Field(description=_ITEM, examples=["msg_1", "rs_1", "fc_1"])
+    output_index: Count = Field(description=_OUTPUT, examples=[0])
+
+
+class ContentEvent(ItemEvent):
+    """Base of events about one part of an item's content."""
+
+    content_index: Count = Field(description=_CONTENT, examples=[0])
+
+
 class ResponseChanged(Event):
-    """The response begins or ends."""
+    """The response has begun or ended."""
 
     type: Literal["response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"] = (
         Field(description=_TYPE, examples=["response.completed"])
@@ -211,7 +224,7 @@ class ResponseChanged(Event):
 
 
 class ItemChanged(Event):
-    """An item of the output begins or ends."""
+    """An item of the output has begun or ended."""
 
     type: Literal["response.output_item.added", "response.output_item.done"] = Field(
         description=_TYPE, examples=["response.output_item.done"]
@@ -220,79 +233,60 @@ class ItemChanged(Event):
     item: Item = Field(description="The item; without its text where it begins.", examples=[_MESSAGE])
 
 
-class PartChanged(Event):
-    """A part of an item begins or ends."""
+class PartChanged(ContentEvent):
+    """A part of an item has begun or ended."""
 
     type: Literal["response.content_part.added", "response.content_part.done"] = Field(
         description=_TYPE, examples=["response.content_part.done"]
     )
-    item_id: str = Field(description=_ITEM, examples=["msg_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
-    content_index: Count = Field(description=_CONTENT, examples=[0])
     part: OutputText | ReasoningText = Field(description="The part; without its text where it begins.", examples=[_PART])
 
 
-class TextDeltaEvent(Event):
+class TextDeltaEvent(ContentEvent):
     """A piece of a message's text."""
 
     type: Literal["response.output_text.delta"] = Field(description=_TYPE, examples=["response.output_text.delta"])
-    item_id: str = Field(description=_ITEM, examples=["msg_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
-    content_index: Count = Field(description=_CONTENT, examples=[0])
     delta: str = Field(description="The next piece of the text.", examples=[" kind"])
     logprobs: list[Any] = Field(description="Always empty.", examples=[[]])
 
 
-class TextDoneEvent(Event):
+class TextDoneEvent(ContentEvent):
     """The text of a message is complete."""
 
     type: Literal["response.output_text.done"] = Field(description=_TYPE, examples=["response.output_text.done"])
-    item_id: str = Field(description=_ITEM, examples=["msg_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
-    content_index: Count = Field(description=_CONTENT, examples=[0])
     text: str = Field(description="The text.", examples=["A kind of"])
     logprobs: list[Any] = Field(description="Always empty.", examples=[[]])
 
 
-class ReasoningDeltaEvent(Event):
+class ReasoningDeltaEvent(ContentEvent):
     """A piece of the reasoning."""
 
     type: Literal["response.reasoning_text.delta"] = Field(description=_TYPE, examples=["response.reasoning_text.delta"])
-    item_id: str = Field(description=_ITEM, examples=["rs_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
-    content_index: Count = Field(description=_CONTENT, examples=[0])
     delta: str = Field(description="The next piece of the reasoning.", examples=["The user"])
 
 
-class ReasoningDoneEvent(Event):
+class ReasoningDoneEvent(ContentEvent):
     """The reasoning is complete."""
 
     type: Literal["response.reasoning_text.done"] = Field(description=_TYPE, examples=["response.reasoning_text.done"])
-    item_id: str = Field(description=_ITEM, examples=["rs_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
-    content_index: Count = Field(description=_CONTENT, examples=[0])
     text: str = Field(description="The reasoning.", examples=["The user asks for a definition."])
 
 
-class ArgumentsDeltaEvent(Event):
+class ArgumentsDeltaEvent(ItemEvent):
     """A piece of a function call's arguments."""
 
     type: Literal["response.function_call_arguments.delta"] = Field(
         description=_TYPE, examples=["response.function_call_arguments.delta"]
     )
-    item_id: str = Field(description=_ITEM, examples=["fc_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
     delta: str = Field(description="The next piece of the arguments, as JSON text.", examples=['{"city"'])
 
 
-class ArgumentsDoneEvent(Event):
+class ArgumentsDoneEvent(ItemEvent):
     """The arguments of a function call are complete."""
 
     type: Literal["response.function_call_arguments.done"] = Field(
         description=_TYPE, examples=["response.function_call_arguments.done"]
     )
-    item_id: str = Field(description=_ITEM, examples=["fc_1"])
-    output_index: Count = Field(description=_OUTPUT, examples=[0])
     name: str = Field(description="Name of the function.", examples=["weather"])
     namespace: str = Field(default="", description="Namespace of the function; only if it has one.", examples=["crm"])
     arguments: str = Field(description="Arguments of the function, as JSON text.", examples=['{"city":"Paris"}'])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tgi_router.anthropic_messages import UNREADABLE
 from tgi_router.blocks import BlockReader
-from tgi_router.converted_chat import ConvertedChats
+from tgi_router.converted_chat import UNREADABLE, ConvertedChats
 from tgi_router.endpoints import FAILED, Endpoint
 from tgi_router.extract import read_body
 from tgi_router.inference import Inference

@@ -56,7 +56,7 @@ def test_tokens_are_those_of_transformers(flags: tuple[str, ...], parameters: di
 
 
 def test_the_variables(tmp_path: Path) -> None:
-    """ROPE_SCALING and ROPE_FACTOR reach a model without RoPE, which is refused in one line."""
+    """ROPE_SCALING and ROPE_FACTOR have an effect: a model without RoPE is refused in one line."""
     save_tiny("gpt2", tmp_path / "gpt2")
     (tmp_path / "gpt2" / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
     where = ("--hostname", "127.0.0.1", "--port", "0", "--backend", "cpu")

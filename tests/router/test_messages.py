@@ -87,7 +87,7 @@ def test_answer(hello: Served) -> None:
 
 
 def test_ids(hello: Served) -> None:
-    """The id of a request is in the header that Anthropic's clients read, too."""
+    """The request id is also in the header that Anthropic's clients read."""
     answer = hello.client.post("/v1/messages", json={}, headers={"x-request-id": "r-1"})
     assert answer.headers["request-id"] == answer.headers["x-request-id"] == "r-1"
 

@@ -52,9 +52,8 @@ def uniform(seed: int, position: int) -> float:
 def mark(logits: Logits, sampling: Sampling, previous: int, vocab_size: int) -> dict[int, float]:
     """Add the watermark's bias to the greenlist that the token `previous` selects."""
     out = dict(logits)
-    if sampling.watermark != 0.0:
-        for token in greenlist(previous, vocab_size, sampling.watermark_gamma) & out.keys():
-            out[token] += sampling.watermark
+    for token in greenlist(previous, vocab_size, sampling.watermark_gamma) & out.keys():
+        out[token] += sampling.watermark
     return out
 
 

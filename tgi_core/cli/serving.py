@@ -173,7 +173,16 @@ def _run(
     shard = SupervisedShard(opened, reopen, rules)
     stack.push_async_callback(shard.close)
     options = scheduler_options(settings)
-    loop = SchedulerLoop(shard, opened.info, opened.capacity, batches.turn, options, shard, None, lifecycle, batches.drafts)
+    loop = SchedulerLoop(
+        shard,
+        opened.info,
+        opened.capacity,
+        batches.turn,
+        options,
+        shard,
+        lifecycle=lifecycle,
+        observe_drafts=batches.drafts,
+    )
     stack.push_async_callback(_end, asyncio.create_task(loop.run()))
     return loop, shard
 

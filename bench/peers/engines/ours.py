@@ -7,22 +7,23 @@ from importlib.metadata import version
 from tgi_backend_cpu import plugin
 
 from bench.peers.engines.protocol import About, Plan, serve
-from tgi_core.backend import EMPTY, OpenOptions, Request, Step, WarmupPlan
+from tgi_core.backend import EMPTY, Grant, OpenOptions, Request, Step, WarmupPlan
 from tgi_core.backend.session import Session
 
 
 class Ours:
     """Prefills as many prompts per step as fit, then decodes all rows together."""
 
-    def __init__(self, plan: Plan, quantize: str = "") -> None:
-        """`quantize` as in OpenOptions."""
+    def __init__(self, plan: Plan, quantize: str = "", draft: int = 0) -> None:
+        """`quantize` as in OpenOptions, `draft` as in WarmupPlan."""
         opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16", quantize=quantize), _silent)
         self.runner = opened.runner
         self.session = Session(opened, "cpu")
-        warmup = WarmupPlan(max_rows=plan.rows, max_row_tokens=plan.row_tokens, max_step_tokens=plan.step_tokens)
+        warmup = WarmupPlan(plan.rows, plan.row_tokens, plan.step_tokens, draft=draft)
         self.capacity = self.session.warmup(warmup, _silent)
         self._next_id = 1
-        self._rows: dict[int, list[int]] = {}
+        self.tokens: dict[int, list[int]] = {}
+        """Tokens made so far, by request."""
         self._steps: list[Step] = []
 
     def about(self) -> About:
@@ -40,7 +41,7 @@ class Ours:
             free += count
             requests.append(Request(self._next_id, tuple(prompt), len(prompt), 0, (blocks,), len(prompt)))
             self._next_id += 1
-        self._rows = {request.id: [] for request in requests}
+        self.tokens = {request.id: [] for request in requests}
         at_once = max(1, self.capacity.max_step_tokens // max(len(prompt) for prompt in prompts))
         for first in range(0, len(requests), at_once):
             self._steps.append(self.session.prefill(tuple(requests[first : first + at_once]), EMPTY, ()))
@@ -50,23 +51,27 @@ class Ours:
     def go_on(self, steps: int) -> int:
         """Decode."""
         for _ in range(steps):
-            self._steps = [self.session.decode(tuple(step.handle for step in self._steps), ())]
-            self._read(self._steps[0])
+            self.step()
         return self._made()
+
+    def step(self, grants: tuple[Grant, ...] = ()) -> None:
+        """Decode once."""
+        self._steps = [self.session.decode(tuple(step.handle for step in self._steps), grants)]
+        self._read(self._steps[0])
 
     def end(self) -> list[list[int]]:
         """Clear the batch."""
         for step in self._steps:
             self.session.clear(step.handle)
         self._steps = []
-        return list(self._rows.values())
+        return list(self.tokens.values())
 
     def _read(self, step: Step) -> None:
         for row in self.session.rows(step).rows:
-            self._rows[row.request_id] += row.tokens
+            self.tokens[row.request_id] += row.tokens
 
     def _made(self) -> int:
-        return sum(len(tokens) for tokens in self._rows.values())
+        return sum(len(tokens) for tokens in self.tokens.values())
 
 
 def _silent(what: str, done: int, total: int, unit: str) -> None:

@@ -299,7 +299,7 @@ class WatermarkByPrompt(Sound):
 
 @mutant("watermark-of-the-logits", "formula.watermark")
 class WatermarkOfTheLogits(Patched):
-    """The greenlist is drawn from one token more than the vocabulary has, as where logits are padded."""
+    """The greenlist is drawn from a vocabulary that is one token too large, as with padded logits."""
 
     def other(self) -> dict[str, Callable[..., Any]]:
         """Take a larger vocabulary."""

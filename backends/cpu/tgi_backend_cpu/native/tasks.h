@@ -71,7 +71,7 @@ void run_panels(const Gemm& p, int from, int to, size_t first, size_t last, Scra
     return;
   }
   if constexpr (kWidens<Op>)
-    if (widens<Op>(p.w, last - first)) return multiply_wide<Op>(p, from, to, first, last, scratch, phase);
+    if (widens(p.w, last - first)) return multiply_wide<Op>(p, from, to, first, last, scratch, phase);
   for (int panel = from; panel < to; panel++) PanelGemm<Op>(p, panel, first, last).run(scratch);
 }
 

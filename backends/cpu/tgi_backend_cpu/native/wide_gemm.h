@@ -20,11 +20,8 @@ constexpr size_t kWideFrom = kRegisters == 32 ? 16 : 8;  // rows from which it p
 template <class Op>
 constexpr bool kWidens = Op::per_unit == 2 && Op::passes == 2 && !kTiles;
 
-// Whether this is the faster way to multiply `rows` rows by a weight.
-template <class Op>
-bool widens(const Linear& w, size_t rows) {
-  return kWidens<Op> && rows >= kWideFrom && (w.layout == Layout::dense || w.layout == Layout::bf12);
-}
+// Whether this is the faster way to multiply `rows` rows by a weight, if the Op widens.
+inline bool widens(const Linear& w, size_t rows) { return rows >= kWideFrom && (w.layout == Layout::dense || w.layout == Layout::bf12); }
 
 // Rows first…last-1 of x in floats, [part of steps][row][elements], padded with zeros. Kept for the other tasks of a phase.
 inline const float* wide_rows(const Gemm& p, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
