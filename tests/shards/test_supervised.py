@@ -17,7 +17,7 @@ from tgi_core.backend import BackendError, DeviceLost, OutputOptions, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import Closed
-from tgi_core.client.base import Opened, ShardGone, TakenOver
+from tgi_core.client.base import ReadyShard, ShardGone, TakenOver
 from tgi_core.client.local import LocalShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
 from tgi_core.errors import StartupError
@@ -58,7 +58,7 @@ class Shop:
     def __post_init__(self) -> None:
         self.is_open.set()
 
-    async def open(self, plan: WarmupPlan = PLAN) -> Opened:
+    async def open(self, plan: WarmupPlan = PLAN) -> ReadyShard:
         """The next shard, once the shop is open."""
         await asyncio.sleep(0)
         await self.is_open.wait()
@@ -70,7 +70,7 @@ class Shop:
         session = Session(Toy(self.tokenizer.vocab_size, 512, **{k: v for k, v in options.items() if k != "less"}), "reference")
         info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self.tokenizer, info))
-        return Opened(shard, info, replace(await shard.warmup(plan, quiet), **less))
+        return ReadyShard(shard, info, replace(await shard.warmup(plan, quiet), **less))
 
 
 class RecordedLifecycle(Lifecycle):
@@ -98,7 +98,7 @@ async def instance(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoo
     """A loop over supervised shards, and the lifecycle that it reports to."""
     first = await shop.open()
 
-    async def reopen() -> Opened:
+    async def reopen() -> ReadyShard:
         return await shop.open(as_promised(first.capacity, lambda capabilities: WarmupPlan())(first.info.capabilities))
 
     shard = SupervisedShard(first, reopen, RestartRules(**rules))

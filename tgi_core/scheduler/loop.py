@@ -14,7 +14,7 @@ from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
-from tgi_core.scheduler.bundling import LONGEST_S, Bundler
+from tgi_core.scheduler.coalescing import LONGEST_S, OutputCoalescer
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
@@ -46,7 +46,7 @@ class SchedulerLoop:
         observe: ObserveTurn | None = None,
         options: SchedulerOptions | None = None,
         supervisor: Supervisor | None = None,
-        bundler: Bundler | None = None,
+        coalescer: OutputCoalescer | None = None,
         lifecycle: Lifecycle | None = None,
         observe_drafts: ObserveDrafts | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class SchedulerLoop:
         self._supervisor = supervisor
         self._closed: str | None = None
         self._work = asyncio.Event()
-        self._bundler = bundler or Bundler()
+        self._coalescer = coalescer or OutputCoalescer()
         self._release: asyncio.TimerHandle | None = None
         """Delivers the events held back if the next step takes long."""
         self.device_monitor = DeviceMonitor(time.monotonic)
@@ -123,7 +123,7 @@ class SchedulerLoop:
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
         stream.prediction = self._scheduler.sequences[key].prediction
-        if not self.info.foreign:
+        if not self.info.is_upstream_tgi:
             stream.on_backpressure.append(lambda stalled: self._set_paused(key, stalled))
         self._streams[key] = stream
         self._work.set()
@@ -172,12 +172,12 @@ class SchedulerLoop:
             return turn
         answered = clock()
         self._note_starts(turn, start)
-        self._hand_out(self._bundler.step(self._scheduler.complete(result)))
+        self._hand_out(self._coalescer.step(self._scheduler.complete(result)))
         end = clock()
         if result.result is not None:
             if result.result.generations:
                 self.device_monitor.note_step()
-            self._bundler.turn(answered - start, end - answered)
+            self._coalescer.turn(answered - start, end - answered)
         self._watch_held()
         if self._observe is not None:
             self._observe(turn, result, end - start, end - answered)
@@ -222,20 +222,20 @@ class SchedulerLoop:
                 stream.started_at, stream.cached = start, started.cached
 
     def _watch_held(self) -> None:
-        if self._bundler.holds and self._release is None:
+        if self._coalescer.holds and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LONGEST_S, self._let_go)
-        elif self._release is not None and not self._bundler.holds:
+        elif self._release is not None and not self._coalescer.holds:
             self._release.cancel()
             self._release = None
 
     def _let_go(self) -> None:
         self._release = None
-        self._hand_out(self._bundler.flush())
+        self._hand_out(self._coalescer.flush())
 
     def _deliver_all(self, events: list[Event]) -> None:
         """Deliver events that do not come from a step, after the pending events of steps."""
         if events:
-            self._hand_out(self._bundler.flush())
+            self._hand_out(self._coalescer.flush())
             self._hand_out(events)
 
     def _hand_out(self, events: Iterable[Event]) -> None:
