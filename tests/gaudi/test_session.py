@@ -93,7 +93,7 @@ def test_whole_steps_and_plain_attention(llama: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("positions", "most"), [(4096, 110), (32768, 175)])
 def test_number_of_programs(positions: int, most: int) -> None:
-    """The grid of the device's own rules, for as many rows as it promises by default."""
+    """The buckets of the device's own rules, for as many rows as it promises by default."""
     capacity = Capacity((CacheGroup(CacheKind.FULL, 128, 32 * positions // 128),), 32, positions, 1056, 32)
     assert len(Buckets.of(capacity, GaudiKit.rules).shapes()) <= most
 

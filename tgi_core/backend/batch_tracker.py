@@ -1,7 +1,7 @@
 """Device-independent bookkeeping that the contract requires of every session: handles, rows, takes and block tables.
 
 A `BatchTracker` validates a verb completely before it changes anything, so a verb that raises leaves the state unchanged. A step verb
-returns the list of `RowInput` to run, in batch order. Backends may use a `BatchTracker` or do their own bookkeeping.
+returns the row inputs to run, in batch order. Backends may use a `BatchTracker` or do their own bookkeeping.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Plan:
 class BatchTracker:
     """Rows and handles of one session.
 
-    The scheduler and the model server keep their own records. A session needs a ledger to validate its arguments: the contract
+    The scheduler and the model server keep their own records. A session needs a tracker to validate its arguments: the contract
     defines which calls it must reject, independent of the caller.
     """
 

@@ -52,7 +52,7 @@ class HeldGrammars:
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Digests of grammars that the shard has compiled and probably still has, least recently used first."""
         self._again = LimitedSemaphore(_QUICK, _QUICK_WAITING, _WAIT_S)
-        """Turns of known grammars, which new ones must not hold up."""
+        """For known grammars, which new ones must not hold up."""
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
         """Wait until the shard has compiled a grammar; returns at once for one in use. Raises InvalidGrammar, GrammarsBusy,

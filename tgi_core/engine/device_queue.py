@@ -94,7 +94,7 @@ class DeviceQueue(Protocol):
         """An event at the current end of the queue."""
 
     def graphs(self) -> GraphCapturer | str:
-        """A new graph maker with its own pool, or why this device has none or the operator has switched it off."""
+        """A new `GraphCapturer` with its own pool, or why this device has none or the operator has switched it off."""
 
     def sampler(self) -> StepSampler:
         """The sampler of plain rows on the device."""

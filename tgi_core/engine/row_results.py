@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def row_results(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
-    """A row for every work, in order; the works are not changed. Requests the masks of rows that have one."""
+    """A row for every input, in order; the inputs are not changed. Requests the masks of rows that have one."""
     rows = _newest(row_inputs, logits, masks)
     return tuple(_verified(row_inputs, rows, logits, masks)) if logits.drafts else tuple(rows)
 

@@ -116,7 +116,7 @@ class Runner(Protocol):
         """Allocate the cache and promise limits. Raises OutOfMemory."""
 
     def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
-        """Compute one step. Writes only the positions of the works."""
+        """Compute one step. Writes only the positions of these inputs."""
 
     def release(self) -> None:
         """Free the cache. Idempotent."""

@@ -1,4 +1,4 @@
-"""Bundling: fewer and larger deliveries while the server itself is the bottleneck.
+"""Output coalescing: fewer and larger deliveries while the server itself is the bottleneck.
 
 Delivering one token to a client costs about as much as delivering a few. While the server waits for the device, as it usually
 does, each step's tokens go out at once. While the device waits for the server, the tokens of several steps go out together.
@@ -17,13 +17,13 @@ LONGEST_S = 0.04
 """Maximum time for which a token is held back, in seconds: one frame of a film."""
 
 _USUAL_S = 0.03
-"""Maximum time for which a bundle is collected, in seconds; delivering it takes time as well."""
+"""Maximum time for which results are collected, in seconds; delivering it takes time as well."""
 _MOST_STEPS = 16
 _TURNS = 16
-"""Turns between two changes of the bundle size: whole bundles, since each is delivered at once."""
+"""Turns between two changes of the number of steps: whole deliveries, since each goes out at once."""
 _SURELY = 4.0
 """The server is the bottleneck if delivering takes longer than waiting for the shard. It certainly no longer is if waiting takes
-this many times as long. The factor is large because bundles themselves make delivering faster."""
+this many times as long. The factor is large because coalescing itself makes delivering faster."""
 
 
 @dataclass(slots=True)
@@ -43,9 +43,9 @@ class OutputCoalescer:
         self._held: dict[int, list[Generation]] = {}
         self._taken = 0
         self._lively: set[int] = set()
-        """Requests with tokens in the last bundle: only their tokens are held back."""
+        """Requests with tokens in the last delivery: only their tokens are held back."""
         self._fresh: set[int] = set()
-        """Requests with tokens in this bundle."""
+        """Requests with tokens in the next delivery."""
         self._turns = 0
         self._waited_s = self._delivered_s = 0.0
 

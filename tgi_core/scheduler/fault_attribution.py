@@ -91,10 +91,10 @@ class FaultAttribution:
         return last[(len(last) + 1) // 2 :] if fault.scope is Scope.REQUEST else last[-1:]
 
     @staticmethod
-    def _out_of_retries(suspects: list[Sequence], patience: int) -> list[Sequence]:
+    def _out_of_retries(suspects: list[Sequence], retries: int) -> list[Sequence]:
         for sequence in suspects:
             sequence.retries += 1
-        return [item for item in suspects if item.retries > patience]
+        return [item for item in suspects if item.retries > retries]
 
 
 def _allowed_retries(fault: Fault, tokens: int, others: bool) -> int:

@@ -1,4 +1,4 @@
-"""Cutting prompts for devices that pad a prompt's part of a step to one of a few sizes, `Capacity.takes`."""
+"""The prefill budget of a step, and the size of prompt chunks on devices that pad them to a few sizes, `Capacity.takes`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ class PrefillBudget:
         return max(0, min(chunk_size(left, self.computed - kept, self.sizes), self.tokens))
 
     def spend(self, take: int) -> None:
-        """Reserve the room of `take` tokens of one prompt."""
+        """Spend the budget of `take` tokens of one prompt."""
         self.tokens -= take
         self.computed -= padded_size(take, self.sizes)

@@ -76,7 +76,7 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 
 def begin(wanted_id: str | None) -> RequestRecord:
-    """Create the exchange of the current task. It keeps the client's request id if that is valid."""
+    """Create the record of the current task. It keeps the client's request id if that is valid."""
     record = RequestRecord(request_id(wanted_id))
     _current.set(record)
     return record
@@ -88,7 +88,7 @@ def request_id(wanted: str | None) -> str:
 
 
 def current() -> RequestRecord | None:
-    """Exchange of the current task; None in the scheduler, the shard and during startup."""
+    """Record of the current task; None in the scheduler, the shard and during startup."""
     return _current.get()
 
 

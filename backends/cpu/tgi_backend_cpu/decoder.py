@@ -178,7 +178,7 @@ class FlatStep:
 
 
 def flatten(row_inputs: Sequence[RowInput], block_size: int) -> FlatStep:
-    """One step, row by row in the order of the works."""
+    """One step, row by row in the order of the inputs."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
     wanted, scored = list[int](), ScoredPrompts()
@@ -304,13 +304,13 @@ class DecoderRunner:
         return self._logits[:rows] if rows <= self._logits.shape[0] else torch.empty(rows, self.shape.vocab_size)
 
     def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
-        """The works sorted by adapter, those without one first."""
+        """The inputs sorted by adapter, those without one first."""
         if not self._adapters or all(row_input.row.request.adapter is None for row_input in row_inputs):
             return row_inputs
         return sorted(row_inputs, key=lambda row_input: self._adapters.get(row_input.row.request.adapter, -1))
 
     def _segments(self, arranged: Sequence[RowInput]) -> ctypes.Array[Segment]:
-        """The tokens of each adapter in a step with this order of works."""
+        """The tokens of each adapter in a step with this order of inputs."""
         found: list[Segment] = []
         first = 0
         for row_input in arranged if self._adapters else ():

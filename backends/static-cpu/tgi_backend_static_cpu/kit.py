@@ -43,7 +43,7 @@ class StaticCpuKit(PlainKit):
         return {"torch": torch.__version__}
 
     def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> GraphCompiler:
-        """torch's graph capture, with police."""
+        """torch's graph capture, checked by `ProgramGuard`."""
         return GraphCompiler([f"{name}={value}" for name, value in fields.items()], directory)
 
     def attention(self) -> Sequence[AttentionProvider]:

@@ -29,7 +29,7 @@ class ProgramGuardError(RuntimeError):
 
 
 def suspended() -> AbstractContextManager[Any]:
-    """Inside a program, the police of what goes on between programs looks away."""
+    """Suspend `BetweenPrograms` inside a program."""
     return _disable_current_modes()
 
 

@@ -133,5 +133,5 @@ class LiveReporter(ConsoleReporter):
 
 
 def make_reporter(backend: str, total: int, failures: Path) -> ConsoleReporter:
-    """Return the teller suited to standard output."""
+    """Return the reporter suited to standard output."""
     return LiveReporter(backend, total, failures) if sys.stdout.isatty() else ConsoleReporter(backend, total, failures)

@@ -65,7 +65,7 @@ def steps(draw: st.DrawFn, limits: Capacity) -> tuple[list[int], list[int]]:
 
 @given(LIMITS, RULES, st.data())
 def test_every_step_is_split(limits: tuple[int, ...], rules: BucketRules, data: st.DataObject) -> None:
-    """Every token of a legal step is in one part, in order, and each part fits in a program of the grid; so do its logits."""
+    """Every token of a legal step is in one part, in order, and each part fits in the program of a bucket; so do its logits."""
     promised = capacity(*limits)
     buckets = Buckets.of(promised, rules)
     bodies, heads = set(buckets.bodies()), set(buckets.heads())

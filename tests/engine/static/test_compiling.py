@@ -90,7 +90,7 @@ def test_options(llama: Path) -> None:
         open_static(OpenOptions(str(llama), adapters=(Adapter("a", "/nowhere"),)), StaticCpuKit(FLAT), silent)
 
 
-def test_memory_for_the_grid(llama: Path) -> None:
+def test_memory_for_the_buckets(llama: Path) -> None:
     """Programs take memory, which is counted before any is compiled; where it is not there, they are named with their bytes."""
     kit = StaticCpuKit(FLAT, free=1 << 26)
     kit.program_bytes = 1 << 24

@@ -16,7 +16,7 @@ from tgi_core.engine.runner import StepLogits
 
 
 class InFlightStep:
-    """`places` are the plain works' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
+    """`places` are the plain inputs' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
 
     def __init__(self, step: StepLayout, places: Sequence[int], last: Mapping[int, int]) -> None:
         self.step, self._places, self._last = step, places, last
@@ -59,7 +59,7 @@ class InFlightStep:
             yield row_input, tokens[place], logprobs[place]
 
     def held(self, row_inputs: Sequence[RowInput]) -> StepLogits:
-        """The logits of works that the host samples, and the logprobs of their prompts."""
+        """The logits of row inputs that the host samples, and the logprobs of their prompts."""
         if self.logits is None:
             raise RuntimeError("the step has not run")
         scores = self.prompt_scores()

@@ -19,7 +19,7 @@ from tgi_core.engine.runner import ScoredPrompts
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the works that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
+    `plain` are the inputs that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
     has the index of its logits among those of the tokens `kept`, where it yields; those of its drafts follow. Where every row is plain and
     yields, as in most decode steps, `last` is left empty.
     """

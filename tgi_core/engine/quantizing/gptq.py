@@ -16,7 +16,7 @@ _BLOCK = 128
 
 
 def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: float, ordered: bool) -> tuple[Tensor, Quantizer]:
-    """Fields uint8 [out, in] of a matrix [out, in] in float32, and their grid. `moments` [in, in] is the sum of x·xᵀ over inputs x;
+    """Fields uint8 [out, in] of a matrix [out, in] in float32, and their quantizer. `moments` [in, in] is the sum of x·xᵀ over inputs x;
     `damping` is added to its diagonal, as a fraction of the mean. `ordered`: the inputs with the largest moments are rounded first
     (act-order); groups stay those of adjacent inputs."""
     columns = matrix.shape[1]
@@ -45,7 +45,7 @@ def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: 
 
 
 def rounded_fields(matrix: Tensor, bits: int, size: int) -> tuple[Tensor, Quantizer]:
-    """The nearest fields uint8 [out, in], and their grid."""
+    """The nearest fields uint8 [out, in], and their quantizer."""
     quantizer = symmetric_quantizer(matrix, bits, size)
     groups = [quantizer.quantize(part, group) for group, part in enumerate(matrix.split(size, 1))]
     return torch.cat(groups, 1).to(torch.uint8), quantizer

@@ -37,7 +37,7 @@ class Quantizer:
 
 
 def symmetric_quantizer(matrix: Tensor, bits: int, size: int) -> Quantizer:
-    """The symmetric grid that spans each group's values of a matrix [out, in] in float32; zero points are half the range, as kernels
+    """The symmetric quantizer that spans each group's values of a matrix [out, in] in float32; zero points are half the range, as kernels
     without zero points expect."""
     largest = matrix.unflatten(1, (-1, size)).abs().amax(-1)
     scales = (2 * largest / (2**bits - 1)).clamp_min(_LEAST).half().float()

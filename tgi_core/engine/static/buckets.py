@@ -79,7 +79,7 @@ class Buckets:
 
     @classmethod
     def of(cls, capacity: Capacity, rules: BucketRules) -> Buckets:
-        """The grid for these limits."""
+        """The buckets for these limits."""
         group = capacity.groups[0]
         per_row = -(-capacity.max_row_tokens // group.block_size)
         longest = max(2, min(capacity.max_step_tokens, capacity.max_row_tokens))

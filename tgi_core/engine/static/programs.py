@@ -1,4 +1,4 @@
-"""The programs of a session: one compiled function, with a code object of its own, for every shape of its grid."""
+"""The programs of a session: one compiled function, with a code object of its own, for every shape in its buckets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgramCompiler(Protocol):
         """Warm-up is done: from now on a call that would compile raises."""
 
     def compiles(self) -> int:
-        """Programs compiled since this maker was made, by the compiler's own counter."""
+        """Programs compiled since this object was created, by the compiler's own counter."""
 
     def release(self) -> None:
         """Free the programs. Idempotent."""

@@ -16,8 +16,8 @@ _COMPILED: dict[tuple[str, ...], Compiled] = {}
 
 
 class TorchProgramCompiler:
-    """See `ProgramCompiler`. `fields` are what programs depend on beside their names, `count` is the compiler's own counter, and `translate` gives
-    the contract's error for a device's own."""
+    """See `ProgramCompiler`. `fields` are what programs depend on beside their names, `count` is the compiler's own counter, and
+    `translate` gives the contract's error for a device's own."""
 
     def __init__(
         self,

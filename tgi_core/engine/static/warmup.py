@@ -50,7 +50,7 @@ def warm_up(
 
 
 def plan_warmup(runner: StaticRunner, plan: WarmupPlan) -> tuple[Capacity, Buckets]:
-    """The limits and the grid that follows from them, before anything is allocated. Raises OutOfMemory."""
+    """The limits and the buckets that follow from them, before anything is allocated. Raises OutOfMemory."""
     rows, step_tokens = default_limits(plan, runner.kit)
     rules, shares = runner.kit.rules, [Memory("activations", runner.shape.activation_bytes(rows * (1 + plan.draft), step_tokens))]
     count = len(Buckets.of(runner.promise(plan, tuple(shares)), rules).shapes())

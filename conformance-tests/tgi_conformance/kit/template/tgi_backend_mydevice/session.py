@@ -1,6 +1,6 @@
 """The session: what the server calls. Parts of the core do most of it; each may be replaced.
 
-`BatchTracker` keeps the books (handles, rows, blocks, and what must be refused), `drawn` samples by the published formula.
+`BatchTracker` tracks handles, rows and blocks, and refuses invalid calls; `drawn` samples by the published formula.
 """
 
 from __future__ import annotations
