@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.random_model import make
 from tgi_core.backend import OpenOptions, Request, WarmupPlan
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.model_files import DEMO, read_json
 
 Prompts = list[list[int]]
@@ -51,11 +51,11 @@ def our_logits(model: Path, prompts: Prompts, dtype: str, cache_dtype: str = "au
     for i, prompt in enumerate(prompts):
         blocks = list(range(1 + i * count, 1 + (i + 1) * count))
         request = Request(i, tuple(prompt), len(prompt), 0, (tuple(blocks),), len(prompt))
-        rows.append(LiveRow(request, prompt, 0, (blocks,)))
+        rows.append(RowState(request, prompt, 0, (blocks,)))
     found: list[list[Tensor]] = [[] for _ in prompts]
     for start in range(longest):
         going = [i for i, prompt in enumerate(prompts) if start < len(prompt)]
-        logits = opened.runner.run([Work(rows[i], start, 1, yields=True) for i in going])
+        logits = opened.runner.run([RowInput(rows[i], start, 1, yields=True) for i in going])
         for i, last in zip(going, logits.last.clone(), strict=True):
             found[i].append(last)
     return torch.stack([each for row in found for each in row])

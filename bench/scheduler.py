@@ -5,7 +5,7 @@
 Overhead is real time: `plan` and `complete` with 1 to 512 running requests. The rest is virtual time: the reference backend serves
 a trace on a clock driven by a roofline model, with this scheduler and with TGI's policy, compared to a bound that no schedule can
 beat; then on a device that pads prompts to four sizes, which the scheduler knows or not, and
-decode rows' blocks to those of the static engine's grid. Without --trace, the requests are
+decode rows' blocks to those of the static engine's buckets. Without --trace, the requests are
 synthetic, with the statistics of the conversations that Azure published in 2023.
 """
 

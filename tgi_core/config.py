@@ -68,8 +68,8 @@ class Settings:
     )
     rope_scaling: str | None = setting(
         None,
-        "RoPE scaling to use instead of that of the model's config.json. linear lengthens the model's context by --rope-factor; dynamic "
-        "changes nothing within it, where texts end. Default: linear with --rope-factor, otherwise the model's own.",
+        "RoPE scaling that overrides the model's config.json. linear lengthens the model's context by --rope-factor; dynamic has no "
+        "effect within the model's context, which texts may not exceed. Default: linear with --rope-factor, otherwise the model's own.",
         "Model",
         choices=("linear", "dynamic"),
         scope=Scope.SHARD,
@@ -321,13 +321,13 @@ class Settings:
     )
     watermark_gamma: float = setting(
         0.5,
-        "Share of the vocabulary that is favoured at each position of a text that a request asks to watermark.",
+        "Fraction of the vocabulary that a watermark favours at each position.",
         "Scheduling",
         minimum=0.0,
         maximum=1.0,
     )
     watermark_delta: float = setting(
-        2.0, "Number added to the logits of the tokens that a watermark favours.", "Scheduling", minimum=-100.0, maximum=100.0
+        2.0, "Value added to the logits of the tokens that a watermark favours.", "Scheduling", minimum=-100.0, maximum=100.0
     )
     # logs
     json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=_ALL)

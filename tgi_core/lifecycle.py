@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from tgi_core.wire.health import Work
+from tgi_core.wire.health import TaskProgress
 
 
 class Phase(Enum):
@@ -31,7 +31,7 @@ class Lifecycle:
     def __init__(self, phase: Phase = Phase.STARTING) -> None:
         self.shard = phase
         """Phase of the shard, which draining does not affect; never DRAINING."""
-        self.work: Work | None = None
+        self.task: TaskProgress | None = None
         """The slow work in progress, if any."""
         self.over = False
         """Whether the time limit for draining has passed."""
@@ -45,7 +45,7 @@ class Lifecycle:
 
     def progress(self, what: str, done: int, total: int, unit: str) -> None:
         """Record progress of slow work; a `tgi_core.backend.Progress`."""
-        self.work = Work(what, done, total, unit)
+        self.task = TaskProgress(what, done, total, unit)
 
     def serving(self) -> None:
         """The shard is ready, initially or after a restart."""
@@ -59,7 +59,7 @@ class Lifecycle:
     def draining(self, reason: str = "the server is shutting down") -> None:
         """The server is shutting down. It still accepts requests, but clients should prefer another server."""
         if self._stop_reason is None:
-            self._stop_reason, self.work = reason, None
+            self._stop_reason, self.task = reason, None
 
     def failed(self, reason: str) -> None:
         """The shard is permanently lost."""
@@ -77,7 +77,7 @@ class Lifecycle:
 
     def _set_shard(self, phase: Phase, reason: str = "") -> None:
         if self.shard is not Phase.FAILED:
-            self.shard, self.loss, self.work = phase, reason, None
+            self.shard, self.loss, self.task = phase, reason, None
 
     # state
 
@@ -112,9 +112,9 @@ class Lifecycle:
     def describe(self) -> dict[str, object]:
         """Phase, reason and progress, for JSON."""
         fields: dict[str, object] = {"phase": self.phase.value}
-        work = self.work
+        task = self.task
         if self.reason:
             fields["reason"] = self.reason
-        if work is not None:
-            fields["progress"] = {"what": work.what, "done": work.done, "total": work.total, "unit": work.unit}
+        if task is not None:
+            fields["progress"] = {"what": task.what, "done": task.done, "total": task.total, "unit": task.unit}
         return fields

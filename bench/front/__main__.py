@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.front.runs import FORMS, Run, Wish, runs
+from bench.front.runs import FORMS, Run, RunSelection, runs
 
 
 def row(run: Run) -> list[str]:
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    wish = Wish(
+    selection = RunSelection(
         arguments.forms,
         arguments.routes,
         arguments.streams,
@@ -62,7 +62,7 @@ def main() -> None:
     waits = ("first p50 ms", "p99", "gap p50 ms", "p99")
     table = Table(*headings, *waits)
     found: list[Run] = []
-    for run in runs(wish):
+    for run in runs(selection):
         found.append(run)
         table.add_row(*row(run))
     Console(width=160).print(table)

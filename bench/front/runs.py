@@ -40,7 +40,7 @@ def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: l
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunSelection:
     """What to measure: every combination of server mode, route and number of streams, for `seconds` each, with `tokens` per
     answer."""
 
@@ -53,16 +53,16 @@ class Wish:
     backend: str = "null"
 
 
-def runs(wish: Wish) -> Iterator[Run]:
+def runs(selection: RunSelection) -> Iterator[Run]:
     """Take all measurements."""
-    for form in wish.forms:
+    for form in selection.forms:
         with ExitStack() as stack:
-            extra = stack.enter_context(installed(wish.step_ms))
-            flags = ("--backend", wish.backend, "--max-concurrent-requests", "1024", "--max-batch-size", "512")
+            extra = stack.enter_context(installed(selection.step_ms))
+            flags = ("--backend", selection.backend, "--max-concurrent-requests", "1024", "--max-batch-size", "512")
             server = stack.enter_context(served(*flags, *FORMS[form], extra=extra))
             process = psutil.Process(server.child.pid)
             pids = [process.pid, *(child.pid for child in process.children() if "shard" in child.cmdline())]
-            for route in wish.routes:
-                for streams in wish.streams:
-                    made = one(server.url, route, streams, wish.tokens, wish.seconds, pids)
+            for route in selection.routes:
+                for streams in selection.streams:
+                    made = one(server.url, route, streams, selection.tokens, selection.seconds, pids)
                     yield Run(form, route, streams, made)

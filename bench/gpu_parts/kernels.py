@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.gpu_parts.place import Figures, Place, seconds
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata, build
@@ -89,13 +89,13 @@ def _attention(
     """A call over rows of `length` positions that computes the last `take`, and the number of cache bytes that it reads."""
     size = provider.block_sizes[0]
     count = -(-length // size)
-    works = []
+    row_inputs = []
     for row in range(rows):
         blocks = [1 + row * count + i for i in range(count)]
         tokens = [0] * length
-        live = LiveRow(Request(row + 1, tuple(tokens), length, length - take, (tuple(blocks),), take), tokens, 0, (blocks,))
-        works.append(Work(live, length - take, take, yields=True))
-    step: StepMetadata = build(works, size, kit.device)
+        live = RowState(Request(row + 1, tuple(tokens), length, length - take, (tuple(blocks),), take), tokens, 0, (blocks,))
+        row_inputs.append(RowInput(live, length - take, take, yields=True))
+    step: StepMetadata = build(row_inputs, size, kit.device)
     cache = provider.new_layer(SHAPE, rows * count, size, dtype, kit.device)
     slots = torch.arange(size, (rows * count + 1) * size, device=kit.device)
     cache.write(slots, *(torch.randn(8, len(slots), 128, device=kit.device, dtype=dtype) for _ in range(2)))

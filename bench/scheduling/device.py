@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.scheduling.trace import Arrival
-from tgi_core.scheduler.cutting import padded
+from tgi_core.scheduler.prefill_budget import padded_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Roofline:
 
     def computed(self, take: int) -> int:
         """Tokens computed for a row that takes `take`; one token runs in the program of the rows that decode."""
-        return padded(take, self.takes) if take > 1 else take
+        return padded_size(take, self.takes) if take > 1 else take
 
     def bound(self, arrivals: list[Arrival]) -> float:
         """Lower bound for any schedule: the maximum of total compute, total reads and the longest single request."""

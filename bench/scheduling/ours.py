@@ -10,7 +10,7 @@ from bench.scheduling.trace import Arrival
 from tgi_core.backend import OutputOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.engine.static.grid import Grid, GridRules
+from tgi_core.engine.static.buckets import BucketRules, Buckets
 from tgi_core.engine.static.splitting import blocks_of, split
 from tgi_core.scheduler import GenerationRequest, Scheduler
 from tgi_core.server.model_server import ModelServer
@@ -41,7 +41,7 @@ class Simulation:
         plan = WarmupPlan(roofline.max_rows, LONGEST_ROW, roofline.max_step_tokens, roofline.num_blocks, roofline.block_size)
         capacity = self._server.warmup(plan, lambda what, done, total, unit: None)
         capacity = replace(capacity, takes=roofline.takes if advised else ())
-        self._grid = Grid.of(capacity, GridRules())
+        self._grid = Buckets.of(capacity, BucketRules())
         self._scheduler = Scheduler(info.capabilities, capacity, clock=lambda: self.now)
         self._vocabulary = tokenizer.vocab_size
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.front.runs import Run, Wish, runs
+from bench.front.runs import Run, RunSelection, runs
 from bench.random_model import prompt
 from bench.serving.load import LoadError, first_tokens, gaps, offer, percentile, tgi_count, tokens
 from bench.serving.server import Server, tgi_command
@@ -39,8 +39,8 @@ def null(rounds: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for turn in range(rounds):
         for step_ms in (0.0, STEP_MS):
-            wish = Wish(forms=("child",), routes=("native",), streams=STREAMS, step_ms=step_ms)
-            rows += [{"round": turn, "step_ms": step_ms, **_front(run)} for run in runs(wish)]
+            selection = RunSelection(forms=("child",), routes=("native",), streams=STREAMS, step_ms=step_ms)
+            rows += [{"round": turn, "step_ms": step_ms, **_front(run)} for run in runs(selection)]
     return {"rows": rows, **_about("null", "none")}
 
 

@@ -21,11 +21,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tgi_conformance.alone import Alone
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.golden import default_model
 from tgi_conformance.machine import Verbs
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 from mutation.mutating import Mutation, mutations
@@ -33,7 +33,7 @@ from tgi_core.backend import OpenOptions
 from tgi_core.backend import reference as _preloaded
 
 REFERENCE = "tgi_core.backend.reference"
-MODULES = (REFERENCE, "tgi_core.backend.ledger", "tgi_core.backend.sampling", "tgi_core.backend.masking")
+MODULES = (REFERENCE, "tgi_core.backend.batch_tracker", "tgi_core.backend.sampling", "tgi_core.backend.masking")
 OUTSIDE = ("backend_manifest", "backend_probe")
 """Functions that L0 tests in a child process, which cannot see a changed module; the package mutants cover them."""
 
@@ -44,7 +44,7 @@ LOADED = (Verbs, _preloaded)
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class MutationOutcome:
     """A mutant's outcome: the clause that killed it, or why it survived."""
 
     mutation: Mutation
@@ -99,7 +99,7 @@ def run_suite(name: str, mutation: Mutation, answers: Connection) -> None:
     weak = ""
     chosen = [clause for clause in CLAUSES if clause.level not in (Level.L0, Level.L4)]
     for clause in sorted(chosen, key=lambda item: item.id == "machine.laws"):
-        result = attempt(clause, subject, alone, seed=1)
+        result = run_clause(clause, subject, alone, seed=1)
         if result.verdict is Verdict.FAIL:
             answers.send((clause.id, result.message))
             return
@@ -108,7 +108,7 @@ def run_suite(name: str, mutation: Mutation, answers: Connection) -> None:
     answers.send(("", weak or "survived"))
 
 
-def fate(name: str, mutation: Mutation) -> Fate:
+def fate(name: str, mutation: Mutation) -> MutationOutcome:
     """Run one mutant in a child process."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
@@ -123,7 +123,7 @@ def fate(name: str, mutation: Mutation) -> Fate:
             killer, verdict = "crash", "its process ended"
     child.kill()
     child.join()
-    return Fate(mutation, killer, verdict)
+    return MutationOutcome(mutation, killer, verdict)
 
 
 def sources() -> dict[str, list[Mutation]]:
@@ -159,7 +159,7 @@ def main() -> int:
     return status
 
 
-def tell(name: str, fates: list[Fate], known: dict[str, str]) -> int:
+def tell(name: str, fates: list[MutationOutcome], known: dict[str, str]) -> int:
     """Print one module's outcome; return 1 if too few mutants were killed."""
     alive = [item for item in fates if not item.killer]
     excused = [item for item in alive if f"{name} {item.mutation.name}" in known]

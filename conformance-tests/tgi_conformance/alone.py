@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tgi_conformance.golden import Golden, adapted_golden
 from tgi_conformance.masks import ALTERNATING, PHASES, phase
-from tgi_conformance.sessions import Sessions, Wanted
+from tgi_conformance.sessions import Sessions, SessionSpec
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import (
@@ -39,21 +39,21 @@ _ROUNDS = itertools.count(2_000_000 // PHASES)
 class Alone:
     """Rows by request, made as far as they are asked for, and kept."""
 
-    def __init__(self, target: Target, sessions: Sessions | None = None, wanted: Wanted | None = None) -> None:
+    def __init__(self, target: Target, sessions: Sessions | None = None, wanted: SessionSpec | None = None) -> None:
         """`wanted` are the sessions in which requests run; those of the suite's usual plan run in others without a mask source, masked
         requests aside."""
         self.sessions = sessions or Sessions()
         self._target = target
-        self._wanted = wanted or Wanted(target.model, target.dtype, "alone", masks=ALTERNATING)
+        self._wanted = wanted or SessionSpec(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
-        self._others: dict[Wanted, Alone] = {}
+        self._others: dict[SessionSpec, Alone] = {}
 
     @property
     def where(self) -> str:
         """How a message names this yardstick."""
         return "alone"
 
-    def of(self, wanted: Wanted) -> Alone:
+    def of(self, wanted: SessionSpec) -> Alone:
         """What requests make alone in other sessions."""
         wanted = replace(wanted, purpose="alone")
         if wanted == self._wanted:
@@ -65,7 +65,7 @@ class Alone:
     def declared(self) -> tuple[Capabilities, Capacity]:
         """What a session with a mask source declares and promises. Raises Occupied."""
         target = self._target
-        with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
+        with self.sessions.lending(target, SessionSpec(target.model, target.dtype, masks=ALTERNATING)) as lent:
             return lent.capabilities, lent.capacity
 
     @cached_property
@@ -73,7 +73,9 @@ class Alone:
         """What a session that is opened with the golden adapters declares; None where they are refused. Raises Occupied."""
         golden = Golden.load(adapted_golden(self._target.device_kind))
         try:
-            with self.sessions.lending(self._target, Wanted(golden.model, self._target.dtype, adapters=golden.adapters)) as lent:
+            with self.sessions.lending(
+                self._target, SessionSpec(golden.model, self._target.dtype, adapters=golden.adapters)
+            ) as lent:
                 return lent.capabilities
         except Unsupported:
             return None
@@ -82,7 +84,7 @@ class Alone:
     def breakable(self) -> bool:
         """Whether the suite can make a step fail: by a mask source that raises, or by the session's own way. Raises Occupied."""
         target = self._target
-        with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
+        with self.sessions.lending(target, SessionSpec(target.model, target.dtype, masks=ALTERNATING)) as lent:
             return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
 
     def row(self, request: Request, index: int) -> Row:

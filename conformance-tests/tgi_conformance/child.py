@@ -18,7 +18,7 @@ TIME_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ImportReport:
     """What the child process saw.
 
     `imported` are the top-level modules that importing the plugin added, `probing` those that its probe added; `trouble` says what
@@ -31,7 +31,7 @@ class Seen:
     trouble: str = ""
 
 
-def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
+def probe_in_child(module: str, time_limit_s: float = TIME_LIMIT_S) -> ImportReport:
     """Import and probe a plugin in a child process."""
     command = python("tgi_conformance.child", module)
     try:
@@ -53,7 +53,7 @@ def look(module: str, time_limit_s: float = TIME_LIMIT_S) -> Seen:
     return _seen(child.stdout, last if child.returncode else "")
 
 
-def _seen(output: str, trouble: str) -> Seen:
+def _seen(output: str, trouble: str) -> ImportReport:
     stages: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith('{"stage"'):
@@ -61,7 +61,7 @@ def _seen(output: str, trouble: str) -> Seen:
             stages[value["stage"]] = value
     imported = stages.get("import", {}).get("modules", ())
     probed = stages.get("probe", {})
-    return Seen(tuple(imported), tuple(probed.get("modules", ())), probed.get("result", {}), trouble)
+    return ImportReport(tuple(imported), tuple(probed.get("modules", ())), probed.get("result", {}), trouble)
 
 
 def _top_level() -> set[str]:

@@ -26,12 +26,12 @@ FILE = "conformance.toml"
 KINDS = ("ours", "upstream", "never")
 
 
-class BadKnown(ValueError):
+class InvalidKnownFailures(ValueError):
     """An invalid conformance.toml; the message names the file and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFailure:
     """A failure that is expected up to and including the day `until`."""
 
     clause: str
@@ -41,24 +41,24 @@ class Known:
     link: str = ""
 
 
-def read_known(path: Path, clauses: Collection[str]) -> dict[str, Known]:
+def read_known(path: Path, clauses: Collection[str]) -> dict[str, KnownFailure]:
     """Read known failures, keyed by clause. Raises BadKnown for an invalid file or an unknown clause id."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadKnown(f"{path}: {error.strerror}") from error
+        raise InvalidKnownFailures(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadKnown(f"{path}: {error}") from error
+        raise InvalidKnownFailures(f"{path}: {error}") from error
     entries = value.get("known", [])
     if set(value) - {"known"} or not isinstance(entries, list):
-        raise BadKnown(f"{path}: may contain only [[known]] tables")
+        raise InvalidKnownFailures(f"{path}: may contain only [[known]] tables")
     found = [_known(path, index, entry, clauses) for index, entry in enumerate(entries, 1)]
     if len({known.clause for known in found}) < len(found):
-        raise BadKnown(f"{path}: a clause is listed twice")
+        raise InvalidKnownFailures(f"{path}: a clause is listed twice")
     return {known.clause: known for known in found}
 
 
-def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> Known:
+def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> KnownFailure:
     where = f"{path}: [[known]] entry {index}"
     if not isinstance(entry, dict) or not {"clause", "reason", "kind", "until"} <= set(entry) <= {
         "clause",
@@ -67,17 +67,17 @@ def _known(path: Path, index: int, entry: Any, clauses: Collection[str]) -> Know
         "until",
         "link",
     }:
-        raise BadKnown(f"{where} needs clause, reason, kind and until, and may have link")
+        raise InvalidKnownFailures(f"{where} needs clause, reason, kind and until, and may have link")
     if entry["clause"] not in clauses:
-        raise BadKnown(f"{where}: there is no clause {entry['clause']!r}; see tgi-conformance list")
+        raise InvalidKnownFailures(f"{where}: there is no clause {entry['clause']!r}; see tgi-conformance list")
     if entry["kind"] not in KINDS or not entry["reason"]:
-        raise BadKnown(f"{where}: kind must be one of {', '.join(KINDS)}, and reason must not be empty")
+        raise InvalidKnownFailures(f"{where}: kind must be one of {', '.join(KINDS)}, and reason must not be empty")
     if type(entry["until"]) is not datetime.date:
-        raise BadKnown(f"{where}: until must be a date such as 2027-03-01")
-    return Known(entry["clause"], str(entry["reason"]), entry["kind"], entry["until"], str(entry.get("link", "")))
+        raise InvalidKnownFailures(f"{where}: until must be a date such as 2027-03-01")
+    return KnownFailure(entry["clause"], str(entry["reason"]), entry["kind"], entry["until"], str(entry.get("link", "")))
 
 
-def apply(result: Result, known: Known | None, today: datetime.date) -> Result:
+def apply(result: Result, known: KnownFailure | None, today: datetime.date) -> Result:
     """Return the result after taking a known failure into account."""
     if known is None or result.verdict in (Verdict.NOT_RUN, Verdict.ERROR):
         return result

@@ -15,11 +15,11 @@ import pytest
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.known import FILE, apply, read_known
 from tgi_conformance.subject import resolve
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 _PASSING = (Verdict.PASS, Verdict.KNOWN)
@@ -55,7 +55,7 @@ def conformance_tests(
         module = request.node.getparent(pytest.Module)
         if module is not None:
             module.addfinalizer(alone.close)  # clauses share sessions, which must not keep the device afterwards
-        result = apply(attempt(clause, target, alone, seed, effort), expected.get(clause.id), datetime.date.today())
+        result = apply(run_clause(clause, target, alone, seed, effort), expected.get(clause.id), datetime.date.today())
         if result.verdict is Verdict.UNSUPPORTED:
             pytest.skip(result.message)
         if result.verdict not in _PASSING:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tgi_conformance.child import TIME_LIMIT_S, Seen, look
+from tgi_conformance.child import TIME_LIMIT_S, ImportReport, probe_in_child
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_order import run_clauses
 from tgi_conformance.clauses import CLAUSES
-from tgi_conformance.course import run_course
-from tgi_conformance.known import Known, apply
+from tgi_conformance.known import KnownFailure, apply
 from tgi_conformance.result import Result
 from tgi_conformance.subject import Subject
 from tgi_conformance.worker import Settings, Worker
@@ -25,12 +25,12 @@ class Plan:
     time_limit_s: float
     keep_going: bool
     wanted: Callable[[Clause], bool]
-    known: dict[str, Known]
+    known: dict[str, KnownFailure]
     today: datetime.date
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbedDevices:
     """What the probe found. `absent` says why only L0 can run, or is "" if the device is there."""
 
     devices: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Found:
     absent: str = ""
 
 
-class Telling(Protocol):
+class RunListener(Protocol):
     """Receives progress and results of a run."""
 
     def starting(self, clause: Clause) -> None:
@@ -48,32 +48,32 @@ class Telling(Protocol):
         """Report a clause's result."""
 
 
-def perform(plan: Plan, subject: Subject, telling: Telling) -> tuple[list[tuple[Clause, Result]], Found]:
+def perform(plan: Plan, subject: Subject, listener: RunListener) -> tuple[list[tuple[Clause, Result]], ProbedDevices]:
     """Run every wanted clause; the others are NOT RUN."""
-    seen = look(subject.target.entry.module, min(TIME_LIMIT_S, plan.time_limit_s)) if subject.target.entry else None
+    seen = probe_in_child(subject.target.entry.module, min(TIME_LIMIT_S, plan.time_limit_s)) if subject.target.entry else None
     found = probed(seen)
     worker = Worker(replace(plan.settings, seen=seen), plan.time_limit_s)
     results = []
     try:
-        course = run_course(
-            CLAUSES, worker, wanted=plan.wanted, keep_going=plan.keep_going, absent=found.absent, starting=telling.starting
+        runs = run_clauses(
+            CLAUSES, worker, wanted=plan.wanted, keep_going=plan.keep_going, absent=found.absent, starting=listener.starting
         )
-        for clause, result in course:
+        for clause, result in runs:
             judged = apply(result, plan.known.get(clause.id), plan.today)
-            telling.result(clause, judged)
+            listener.result(clause, judged)
             results.append((clause, judged))
     finally:
         worker.close()
     return results, found
 
 
-def probed(seen: Seen | None) -> Found:
+def probed(seen: ImportReport | None) -> ProbedDevices:
     """Return what the probe found. A session without a package needs no probe."""
     if seen is None:
-        return Found()
+        return ProbedDevices()
     probe = seen.probe
     if probe.get("status") == "ready":
-        return Found(tuple(probe["devices"]), bool(probe["verified_on_hardware"]))
+        return ProbedDevices(tuple(probe["devices"]), bool(probe["verified_on_hardware"]))
     if "status" in probe:
-        return Found(absent=f"the device is {probe['status']}: {probe['reason']}")
-    return Found(absent="the probe did not answer")
+        return ProbedDevices(absent=f"the device is {probe['status']}: {probe['reason']}")
+    return ProbedDevices(absent="the probe did not answer")

@@ -16,7 +16,7 @@ from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
 from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.sessions import Breaker, Lent, Occupied, Wanted
+from tgi_conformance.sessions import Breaker, LentSession, Occupied, SessionSpec
 from tgi_conformance.situations import reached
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import NotReached, SuiteFault, Violation
@@ -54,8 +54,8 @@ class SessionDriver:
     fresh: bool
     """Whether its session is nobody else's, before and after."""
     _target: Target
-    _wanted: Wanted
-    _lent: Lent | None
+    _wanted: SessionSpec
+    _lent: LentSession | None
     trace: Trace = field(default_factory=list)
     handles: dict[Ref, Handle] = field(default_factory=dict)
     steps: dict[Ref, Step] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class SessionDriver:
             target = target.on(target.model if golden is None else golden.model, setup.dtype)
         if setup.vocab_size is not None:
             target = target.on(with_vocabulary(target.model, setup.vocab_size))
-        wanted = Wanted(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
+        wanted = SessionSpec(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
         target.journal.restart()
         target.journal.calling_aside("opening a session")
         lent = alone.sessions.lend(target, wanted, fresh=fresh)
@@ -90,7 +90,7 @@ class SessionDriver:
         return cls(setup, oracle, judge, counts, alone, fresh, target, wanted, lent, used=lent.uses > 1)
 
     @property
-    def lent(self) -> Lent:
+    def lent(self) -> LentSession:
         """Its session, with what was given out there so far."""
         if self._lent is None:
             raise SuiteFault("a scenario goes on with a session that it has left")

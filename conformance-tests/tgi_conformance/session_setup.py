@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tgi_conformance.masks import ALTERNATING, OWN, SLOW
-from tgi_conformance.sessions import Wanted
+from tgi_conformance.sessions import SessionSpec
 from tgi_conformance.target import LONG_ROW_TOKENS, MAX_ROW_TOKENS, MAX_ROWS, plan_of
 from tgi_core.backend import WarmupPlan
 
@@ -32,7 +32,7 @@ class Setup:
     vocab_size: int | None = None
     """The model has only so many tokens; None leaves it as it is."""
 
-    def yardstick(self, wanted: Wanted, block_sizes: tuple[int, ...], *, one_session: bool) -> Wanted:
+    def yardstick(self, wanted: SessionSpec, block_sizes: tuple[int, ...], *, one_session: bool) -> SessionSpec:
         """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""
         longest = 0 if self.plan is None else self.plan.max_row_tokens or 0
         long, wide = longest > MAX_ROW_TOKENS, self.plan is not None and (self.plan.max_rows or 0) > MAX_ROWS
@@ -42,4 +42,4 @@ class Setup:
             room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
             plan = plan_of(block_sizes, 2, room, room)
         kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
-        return Wanted(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters)
+        return SessionSpec(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters)

@@ -37,7 +37,7 @@ class Occupied(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionSpec:
     """What distinguishes sessions. `purpose` separates the yardstick's from the scenarios' if the device has room for both."""
 
     model: Path
@@ -50,10 +50,10 @@ class Wanted:
 
 
 @dataclass(slots=True, eq=False)
-class Lent:
+class LentSession:
     """An open, warmed session. The suite never reuses a request id in it, nor may the session reuse ids of handles and steps."""
 
-    wanted: Wanted
+    wanted: SessionSpec
     session: Session
     capabilities: Capabilities
     capacity: Capacity
@@ -76,8 +76,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self.room: int | None = None
-        self._idle: list[Lent] = []
-        self._busy: list[Lent] = []
+        self._idle: list[LentSession] = []
+        self._busy: list[LentSession] = []
         self._second = SecondRank()
 
     @property
@@ -85,7 +85,7 @@ class Sessions:
         """The dtype of the idle session used last, or None if no session is idle."""
         return self._idle[-1].wanted.dtype if self._idle else None
 
-    def lend(self, target: Target, wanted: Wanted, *, fresh: bool = False) -> Lent:
+    def lend(self, target: Target, wanted: SessionSpec, *, fresh: bool = False) -> LentSession:
         """Return an idle session or a new one. Raises Occupied if one in use would have to be closed, or the backend's
         BackendError."""
         lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted, self._second))
@@ -93,21 +93,21 @@ class Sessions:
         self._busy.append(lent)
         return lent
 
-    def give_back(self, lent: Lent) -> None:
+    def give_back(self, lent: LentSession) -> None:
         """Take back a session without live rows and unread steps."""
         self._busy.remove(lent)
         self._idle.append(lent)
         while len(self._idle) > _KEPT:
             self._close_oldest()
 
-    def drop(self, lent: Lent) -> None:
+    def drop(self, lent: LentSession) -> None:
         """Close a session that will not be used again."""
         if lent in self._busy:
             self._busy.remove(lent)
         close(lent.session)
 
     @contextlib.contextmanager
-    def lending(self, target: Target, wanted: Wanted) -> Iterator[Lent]:
+    def lending(self, target: Target, wanted: SessionSpec) -> Iterator[LentSession]:
         """Use a session within the context; drop it if an error occurs."""
         lent = self.lend(target, wanted)
         try:
@@ -140,7 +140,7 @@ class Sessions:
         self._busy.clear()
         self._second.close()
 
-    def _kept(self, wanted: Wanted) -> Lent | None:
+    def _kept(self, wanted: SessionSpec) -> LentSession | None:
         for lent in reversed(self._idle):
             if lent.wanted == wanted or (self.room == 1 and _serves(lent.wanted, wanted)):
                 self._idle.remove(lent)
@@ -157,20 +157,20 @@ class Sessions:
         close(self._idle.pop(0).session)
 
 
-def _serves(there: Wanted, wanted: Wanted) -> bool:
+def _serves(there: SessionSpec, wanted: SessionSpec) -> bool:
     """Return whether one session can serve both purposes: a mask source does not affect unmasked requests run alone."""
     masks = None if wanted.purpose and wanted.masks is None else there.masks
     return replace(there, purpose="", masks=masks) == replace(wanted, purpose="")
 
 
-def _opened(target: Target, wanted: Wanted, second: SecondRank) -> Lent:
+def _opened(target: Target, wanted: SessionSpec, second: SecondRank) -> LentSession:
     target = target.on(wanted.model, wanted.dtype)
     masks = Masks(target.vocab_size, wanted.masks) if wanted.masks else None
     grouped = wanted.ranks > 1
     session = target.opened(lambda: open_group(target, second)) if grouped else target.session(masks, wanted.adapters)
     try:
         capacity = target.warm(session, wanted.plan)
-        return Lent(wanted, session, session.capabilities(), capacity, masks)
+        return LentSession(wanted, session, session.capabilities(), capacity, masks)
     except BaseException:
         close(session)
         raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from tgi_conformance.child import Seen
+from tgi_conformance.child import ImportReport
 from tgi_conformance.journal import Journal, NotedCalls
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import API_VERSION, Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
@@ -41,7 +41,7 @@ class Target:
     entry: EntryPoint | None = None
     one_process: bool = False
     """All ranks of a group run in one process."""
-    seen: Seen | None = None
+    seen: ImportReport | None = None
     """What a child process saw of the plugin, if one has looked already."""
     built: tuple[int, int] = API_VERSION
     """The contract version that the plugin says it was written against."""

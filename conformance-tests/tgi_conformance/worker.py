@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tgi_conformance.alone import Alone
-from tgi_conformance.child import Seen
+from tgi_conformance.child import ImportReport
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.journal import Calls, Journal, read_journal
 from tgi_conformance.result import Result
 from tgi_conformance.subject import resolve
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Verdict
 from tgi_core.workers.command import python, same_imports
 
@@ -49,7 +49,7 @@ class Settings:
     dtype: str = "float32"
     seed: int = 0
     effort: float = 1.0
-    seen: Seen | None = None
+    seen: ImportReport | None = None
     """What the plugin did in the child that looked for its device; one look is enough for a run."""
 
 
@@ -157,7 +157,7 @@ def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause]
     target = replace(target, seen=settings.seen, journal=journal)
     alone = Alone(target)
     try:
-        yield lambda clause: attempt(clause, target, alone, settings.seed, settings.effort)
+        yield lambda clause: run_clause(clause, target, alone, settings.seed, settings.effort)
     finally:
         alone.close()
 
@@ -169,7 +169,7 @@ def main() -> None:
     tried: Callable[[Clause], Result] | None = None
     told = json.loads(sys.stdin.readline())
     journal = Journal(told.pop("journal"))
-    settings = Settings(**told | {"seen": Seen(**told["seen"]) if told["seen"] else None})
+    settings = Settings(**told | {"seen": ImportReport(**told["seen"]) if told["seen"] else None})
     with contextlib.ExitStack() as closing:
         for line in sys.stdin:
             tried = tried or closing.enter_context(attempts(settings, journal))

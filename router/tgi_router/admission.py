@@ -12,7 +12,7 @@ from time import monotonic
 from starlette.datastructures import Headers
 
 from tgi_core.lifecycle import Lifecycle
-from tgi_core.telemetry.exchange import request_id
+from tgi_core.telemetry.request_record import request_id
 from tgi_router.anthropic_errors import id_headers
 from tgi_router.auth import ApiKey
 from tgi_router.clients import Clients

@@ -206,7 +206,7 @@ class Info(Answer):
     )
 
 
-class WorkDone(Answer):
+class TaskProgress(Answer):
     """Progress of a slow operation."""
 
     what: str = Field(description="Name of the operation.", examples=["download"])
@@ -224,7 +224,7 @@ class State(Answer):
         examples=["serving"],
     )
     reason: str | None = Field(default=None, description="Reason for the phase, if known.", examples=["the model is loading"])
-    progress: WorkDone | None = Field(
+    progress: TaskProgress | None = Field(
         default=None,
         description="Progress of a slow operation, if one is running.",
         examples=[{"what": "download", "done": 3, "total": 10, "unit": "files"}],

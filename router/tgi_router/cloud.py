@@ -18,7 +18,7 @@ from tgi_router.cloud_bodies import VertexBody
 from tgi_router.disconnect import answer_unless_left
 from tgi_router.endpoints import FAILED, UNREADABLE, Endpoint, Handler
 from tgi_router.errors import BatchSizeExceeded, BodyRejected, NoInstances, RouterError
-from tgi_router.extract import body_bytes, judge, read_body, read_json, validate
+from tgi_router.extract import body_bytes, read_body, read_json, validate, validate_json
 from tgi_router.inference import Inference
 from tgi_router.json_text import dumps
 from tgi_router.native import NativeRoutes
@@ -82,11 +82,11 @@ class CloudRoutes:
         value = await read_json(request, self._limit)
         given = value if isinstance(value, dict) else {}
         if "inputs" in given:
-            return await self._native.answer(request, await judge(request, value, CompatGenerateBody))
+            return await self._native.answer(request, await validate_json(request, value, CompatGenerateBody))
         if "messages" in given:
-            return await self._chat.answer(request, await judge(request, value, ChatBody))
+            return await self._chat.answer(request, await validate_json(request, value, ChatBody))
         if "prompt" in given:
-            return await self._completions.answer(request, await judge(request, value, CompletionBody))
+            return await self._completions.answer(request, await validate_json(request, value, CompletionBody))
         raise BodyRejected(422, "data did not match any variant of untagged enum SagemakerRequest")
 
     async def vertex(self, request: Request) -> Response:

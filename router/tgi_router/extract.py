@@ -38,7 +38,7 @@ async def read_body(request: Request, model: type[Body], limit: int) -> Body:
     return await _in_worker(request, _parse, await _read_checked(request, limit), model)
 
 
-async def judge(request: Request, value: Any, model: type[Body]) -> Body:
+async def validate_json(request: Request, value: Any, model: type[Body]) -> Body:
     """Validate the JSON value of a body as `model`. Raises BodyRejected."""
     return await _in_worker(request, validate, value, model)
 

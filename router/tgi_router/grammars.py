@@ -12,8 +12,8 @@ from typing import Any
 
 from tgi_core.backend import Capabilities, Feature
 from tgi_core.config import Settings
-from tgi_core.grammar import Grammar, GrammarError, GrammarsBusy, Judgement, UnsupportedGrammar, parse_grammar
-from tgi_core.grammar.judging import GrammarJudge
+from tgi_core.grammar import Grammar, GrammarError, GrammarReport, GrammarsBusy, UnsupportedGrammar, parse_grammar
+from tgi_core.grammar.validator import GrammarValidator
 from tgi_router.errors import FormatViolated, ModelOverloaded, RouterError, ValidationFailed
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
@@ -24,12 +24,12 @@ class CheckedGrammar:
     """A valid grammar, and what is known of it."""
 
     grammar: Grammar
-    judgement: Judgement
+    report: GrammarReport
 
     @property
     def warning(self) -> str:
         """What the masks do not hold, "" if they hold everything."""
-        checked, formats = self.judgement.checked, self.judgement.formats
+        checked, formats = self.report.checked, self.report.formats
         parts = [f"keywords checked only at the end of the response: {', '.join(checked)}"] if checked else []
         named = [each for each in formats if _NAME.fullmatch(each)]
         parts += [f"formats not checked: {', '.join(named or ['names that are none'])}"] if formats else []
@@ -43,7 +43,7 @@ class GrammarChecker:
         self.possible = Feature.MASKS in capabilities.features and not settings.disable_grammar_support
         """Whether the tokens of a request can be masked."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-parse")
-        self._judge = GrammarJudge(settings.max_grammar_bytes)
+        self._validator = GrammarValidator(settings.max_grammar_bytes)
         self._max_bytes = settings.max_grammar_bytes
 
     async def check(self, shape: Mapping[str, Any], strict: bool) -> CheckedGrammar | None:
@@ -56,7 +56,7 @@ class GrammarChecker:
         with reporting_errors():
             parsing = asyncio.get_running_loop().run_in_executor(self._thread, _parsed, shape, strict, self._max_bytes)
             grammar = await parsing
-            return None if grammar is None else CheckedGrammar(grammar, await self._judge.judge(grammar))
+            return None if grammar is None else CheckedGrammar(grammar, await self._validator.validate(grammar))
 
     async def warning(self, shape: Mapping[str, Any], strict: bool) -> str:
         """Return what the masks of a grammar do not hold, "" if nothing, or if it is refused."""
@@ -69,14 +69,14 @@ class GrammarChecker:
     async def verify(self, checked: CheckedGrammar, text: str) -> None:
         """Check a complete response for what its masks do not hold. Raises FormatViolated, ModelOverloaded."""
         with reporting_errors():
-            found = await self._judge.violation(checked.grammar, text)
+            found = await self._validator.violation(checked.grammar, text)
         if found:
             raise FormatViolated(found)
 
     async def close(self) -> None:
         """Stop accepting work, and end the worker processes."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        await self._judge.close()
+        await self._validator.close()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tgi_core.client.grammars import Release
 from tgi_core.config import Settings
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, NotRead, SchedulerError, SchedulingParams, Stopped
-from tgi_core.telemetry.exchange import Course, Timings, current
+from tgi_core.telemetry.request_record import GenerationTimes, Timings, current
 from tgi_core.wire.types import GeneratedText, Generation, PromptToken, Token
 from tgi_router.bodies import Parameters
 from tgi_router.errors import Incomplete, IncompleteStream, ModelOverloaded, ShardFailed, ShuttingDown, ValidationFailed
@@ -254,15 +254,15 @@ class Call:
 
     def _record(self) -> None:
         """Record the call for the log line and the trace of its request."""
-        exchange = current()
-        if exchange is not None:
-            courses = [self._course(choice) for choice in self.choices if choice.counted]
-            exchange.parameters = loggable(self._parameters)
-            exchange.courses.extend(courses or [Course(self._started)])
+        record = current()
+        if record is not None:
+            generations = [self._times(choice) for choice in self.choices if choice.counted]
+            record.parameters = loggable(self._parameters)
+            record.generations.extend(generations or [GenerationTimes(self._started)])
 
-    def _course(self, choice: Choice) -> Course:
+    def _times(self, choice: Choice) -> GenerationTimes:
         waited = _waited(choice.stream)
-        return Course(
+        return GenerationTimes(
             asked=self._started,
             queued=self._queued,
             batched=None if waited is None else self._queued + waited,

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from tgi_core.scheduler.types import Limits
 from tgi_core.telemetry.catalog import Instruments
-from tgi_core.telemetry.exchange import Timings, current
 from tgi_core.telemetry.logs import dropped_lines
+from tgi_core.telemetry.request_record import Timings, current
 from tgi_router.caller_names import failed_check
 from tgi_router.errors import ModelOverloaded, RouterError
 from tgi_router.exposition import expose
@@ -89,9 +89,9 @@ class Metrics:
             self._cancelled.inc(count)
         elif isinstance(error, ModelOverloaded):
             self._shed.inc(count)
-        exchange = current()
-        if exchange is not None:
-            exchange.failure, exchange.check = err, failed_check(error)
+        record = current()
+        if record is not None:
+            record.failure, record.check = err, failed_check(error)
 
     def refused(self, error: RouterError) -> None:
         """Count a request that was rejected before it became a generation."""

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tgi_core.telemetry.exchange import Exchange, begin
+from tgi_core.telemetry.request_record import RequestRecord, begin
 from tgi_core.telemetry.traces import RequestSpan, Traces
 from tgi_router.anthropic_errors import id_headers
 from tgi_router.bodies import Parameters
@@ -40,9 +40,9 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        exchange = begin(headers.get("x-request-id"))
+        record = begin(headers.get("x-request-id"))
         span = self._traces.begin(headers) if self._traces is not None else None
-        ids = id_headers(scope["path"], exchange.request_id)
+        ids = id_headers(scope["path"], record.request_id)
         answer = _Answer(send, {**ids, **(span.headers if span is not None else {})})
         try:
             await self._app(scope, receive, answer.send)
@@ -51,7 +51,7 @@ class RequestLog:
             if answer.status is None:
                 await PlainTextResponse("Internal Server Error", status_code=500)(scope, receive, answer.send)
         finally:
-            _log_end(exchange, span, _name(scope), answer.status)
+            _log_end(record, span, _name(scope), answer.status)
 
 
 class _Answer:
@@ -75,17 +75,17 @@ def _name(scope: Scope) -> str:
     return _TGI_NAMES.get(name, name)
 
 
-def _log_end(exchange: Exchange, span: RequestSpan | None, name: str, status: int | None) -> None:
+def _log_end(record: RequestRecord, span: RequestSpan | None, name: str, status: int | None) -> None:
     if span is not None:
-        span.end(name, status or 499, exchange)
-    if exchange.failure is None and not exchange.courses:
+        span.end(name, status or 499, record)
+    if record.failure is None and not record.generations:
         return
-    about = {"name": name, "request_id": exchange.request_id, **exchange.fields()}
-    if exchange.failure is None:
+    about = {"name": name, "request_id": record.request_id, **record.fields()}
+    if record.failure is None:
         _log.info("Success", extra={"span": about})
     else:
-        reason = exchange.failure if exchange.check is None else f"{exchange.failure}: {exchange.check}"
-        _log.log(_LEVELS.get(exchange.failure, logging.WARNING), "Failed: %s", reason, extra={"span": about})
+        reason = record.failure if record.check is None else f"{record.failure}: {record.check}"
+        _log.log(_LEVELS.get(record.failure, logging.WARNING), "Failed: %s", reason, extra={"span": about})
 
 
 def loggable(parameters: Parameters) -> dict[str, object]:

@@ -30,7 +30,7 @@ class ResponseChecks:
     def apply_to(self, request: GenerationRequest, text: GeneratedText | None) -> bool:
         """Return whether a text must be checked: it is complete, and its masks do not hold everything."""
         complete = text is not None and text.finish_reason is FinishReason.EOS_TOKEN
-        return complete and request.grammar is not None and self._of(request).judgement.checked != ()
+        return complete and request.grammar is not None and self._of(request).report.checked != ()
 
     async def verify(self, request: GenerationRequest, text: GeneratedText) -> None:
         """Check a text. Raises FormatViolated, ModelOverloaded."""

@@ -98,7 +98,7 @@ class Validator:
     def __init__(self, settings: Settings, model: ServedModel, limits: Limits, info: ShardInfo, tokenizing: Tokenizing) -> None:
         capabilities = info.capabilities
         self.grammars = GrammarChecker(settings, capabilities)
-        self._foreign = info.foreign
+        self._is_upstream_tgi = info.is_upstream_tgi
         self._settings = settings
         self._names = AdapterNames(model.name, capabilities.adapters)
         self._token_span = model.token_span
@@ -147,7 +147,7 @@ class Validator:
             want=self._want(parameters, extras),
             adapter=self._names.find(parameters.adapter_id),
             grammar=None if checked is None else checked.grammar,
-            grammar_cost=None if checked is None else checked.judgement.cost,
+            grammar_cost=None if checked is None else checked.report.cost,
             scheduling=scheduling,
             prediction=prediction,
         )
@@ -240,7 +240,7 @@ class Validator:
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
-        yield bool(extras.stop_ids) and self._foreign, "`stop_token_ids` is not supported by TGI's shards; use `stop`"
+        yield bool(extras.stop_ids) and self._is_upstream_tgi, "`stop_token_ids` is not supported by TGI's shards; use `stop`"
         yield extras.min_new_tokens > 0 and not self.grammars.possible, "`min_tokens` is not supported by this backend"
         constrained = given.grammar is not None or extras.call_schema is not None
         yield (

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tgi_backend_cuda.finding import probe as probe_cuda
+from tgi_backend_cuda.discovery import probe as probe_cuda
 from tgi_backend_cuda.plugin import allocator_variable
 from tgi_backend_cuda.plugin import defaults as cuda_defaults
 from tgi_backend_rocm.plugin import DEFAULTS as ROCM_DEFAULTS
-from tgi_backend_xpu.finding import probe as probe_xpu
+from tgi_backend_xpu.discovery import probe as probe_xpu
 
 from tests.accelerators.machines import KINDS, install_torch, intel, nvidia
 from tgi_core.backend import API_VERSION, DeviceLost, OpenOptions, Probe, ProbeStatus

@@ -25,7 +25,7 @@ def queue_of(runtime: FakeRuntime, graph: NewGraph | str = "none") -> StreamQueu
 
 
 def graphs_on(runtime: FakeRuntime, broken: Exception | None = None) -> StreamGraphs:
-    """A maker of graphs."""
+    """Captures graphs."""
     made = queue_of(runtime, graphs_of(runtime, broken)).graphs()
     assert isinstance(made, StreamGraphs)
     return made
@@ -119,7 +119,7 @@ def test_a_failed_capture_leaves_no_capture_underway(version: str, calls: list[s
 
 
 def test_a_device_without_graphs() -> None:
-    """The reason stands where the maker would."""
+    """The reason is returned in place of the capturer."""
     assert queue_of(FakeRuntime(), "too new").graphs() == "too new"
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from tests.accelerators import vendors
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.accelerator.varlen import VarlenAttention
 from tgi_core.engine.accelerator.vendor_attention import Call, VendorAttention
 from tgi_core.engine.attention.cache import LayerShape
@@ -201,7 +201,7 @@ def test_flashinfer_uploads_without_waiting(monkeypatch: pytest.MonkeyPatch) -> 
     cache = provider.new_layer(SHAPE, 2, 16, torch.bfloat16, CPU)
     tokens = [0] * 20
     request = Request(1, tuple(tokens), 20, 0, ((1, 2),), 20)
-    step = build([Work(LiveRow(request, tokens, 20, ([1, 2],)), 0, 20, yields=True)], 16, CPU)
+    step = build([RowInput(RowState(request, tokens, 20, ([1, 2],)), 0, 20, yields=True)], 16, CPU)
     with Uploads() as uploads:
         provider.attend(torch.zeros(2, 20, 64, dtype=torch.bfloat16), cache, step, PLAIN)
     assert uploads.calls == ["pin", "upload"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tgi_core.backend import MaskRow, OutputOptions, Request, RowFaultKind, Sampling
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.backend.masking import allowed_by_request, allowed_tokens
 
 VOCAB_SIZE = 40
@@ -23,20 +23,20 @@ class Source:
         return b"".join(value.to_bytes(8, "little") for value in bits)
 
 
-def work(id: int, *made: int, masked: bool = True, yields: bool = True) -> Work:
+def work(id: int, *made: int, masked: bool = True, yields: bool = True) -> RowInput:
     """A row's part of a step."""
     prompt = (1, 2)
     request = Request(id, prompt, 2, 0, ((1,),), 2, Sampling(), OutputOptions(logprobs=False), masked)
-    return Work(LiveRow(request, [*prompt, *made], 2, ([1],)), 0, 2, yields)
+    return RowInput(RowState(request, [*prompt, *made], 2, ([1],)), 0, 2, yields)
 
 
 def test_a_step_asks_once() -> None:
     """For its masked rows that are about to make a token, with their newest ones."""
     source = Source()
-    works = [work(7), work(5, masked=False), work(11, 33), work(13, yields=False)]
-    assert allowed_by_request(source, works, VOCAB_SIZE) == {7: [0, 7, 14, 21, 28, 35], 11: [0, 11, 22, 33]}
+    row_inputs = [work(7), work(5, masked=False), work(11, 33), work(13, yields=False)]
+    assert allowed_by_request(source, row_inputs, VOCAB_SIZE) == {7: [0, 7, 14, 21, 28, 35], 11: [0, 11, 22, 33]}
     assert source.asked == [(MaskRow(7), MaskRow(11, (33,)))]
-    assert allowed_tokens(source, works[2].row, VOCAB_SIZE) == [0, 11, 22, 33]
+    assert allowed_tokens(source, row_inputs[2].row, VOCAB_SIZE) == [0, 11, 22, 33]
 
 
 def test_nobody_is_asked_for_nothing() -> None:

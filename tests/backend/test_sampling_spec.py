@@ -14,7 +14,7 @@ from tgi_router.validation import Extras
 
 from tgi_core.backend import API_VERSION, SAMPLING, Request, Sampling, SamplingField, SamplingSpec, SamplingStage
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling_spec import FILTERS, HOST_ONLY, PENALTIES, needed_fields, newer_fields, without
 from tgi_core.engine import sampler
 from tgi_core.proto import contract_pb2 as contract
@@ -70,7 +70,7 @@ def test_whoever_computes_the_formula_declares_all_of_it() -> None:
 def test_the_device_chooses_what_its_samplers_can(spec: SamplingSpec) -> None:
     """A row is left to a sampler on the device if that has all that the row uses."""
     for value in spec.tried:
-        row = LiveRow(Request(1, ROW, 3, 0, ((1,),), len(ROW), sampled_by(spec, value)), list(ROW), len(ROW), ([1],))
+        row = RowState(Request(1, ROW, 3, 0, ((1,),), len(ROW), sampled_by(spec, value)), list(ROW), len(ROW), ([1],))
         assert sampler.is_plain(row, 1000) == spec.on_device
         assert sampler.is_plain(row, 4) == (spec.on_device or (spec.name == "top_k" and value >= 4))
 

@@ -11,13 +11,13 @@ import pytest
 from tgi_conformance.alone import Alone
 from tgi_conformance.calls import Clear, Decode, Filter, Prefill, Read, decode, encode
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.golden import Golden
 from tgi_conformance.mutants import MUTANTS, TWINS
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.replay import BadRecording, read_recording, replay, write_recording
 from tgi_conformance.scene import Scene
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict, Violation
 
 from tgi_core.backend import (
@@ -52,7 +52,7 @@ def test_shortest_sequence(mutant: str, clause: str, most: int, tmp_path: Path) 
     """Nothing is left in it that the failure does not need; run again it fails alike, and passes on a sound backend."""
     name = "late-row-kept-place" if mutant == "leaks" else mutant
     target = MUTANTS[name].target()
-    result = attempt(BY_ID[clause], target, Alone(target))
+    result = run_clause(BY_ID[clause], target, Alone(target))
     assert result.verdict is Verdict.FAIL and 0 < len(result.sequence) <= most, result.sequence
     recording = read_recording(write_recording(tmp_path, clause, result.failure))
     assert recording.clause == clause
@@ -109,7 +109,7 @@ def _message(mutant: str, clause: str) -> str:
     target = MUTANTS[mutant].target()
     alone = Alone(target)
     try:
-        return attempt(BY_ID[clause], target, alone, shorten=False).message
+        return run_clause(BY_ID[clause], target, alone, shorten=False).message
     finally:
         alone.close()
 
@@ -167,7 +167,7 @@ def test_a_row_that_fails_alone() -> None:
     """Row, who ran it, position, and the fault in the backend's own words."""
     target = dataclasses.replace(TWINS["random-handles"].target(), open=opening(FailsAlone))
     alone = Alone(target)
-    message = attempt(BY_ID["order.batch"], target, alone, shorten=False).message
+    message = run_clause(BY_ID["order.batch"], target, alone, shorten=False).message
     alone.close()
     told = r"row \d, which the suite ran alone to compare with, at position \d: sampler fault: no logit is finite"
     assert re.fullmatch(told, message), message
@@ -180,7 +180,7 @@ def test_a_broken_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
     for cases in ((), tuple(dataclasses.replace(case, tokens=case.tokens[:3]) for case in golden.cases)):
         keys = {(case.prompt, case.sampling, case.masked, case.adapter): case for case in cases}
         monkeypatch.setattr(golden, "_by_key", keys)
-        result = attempt(BY_ID["parity.greedy"], target, Alone(target), shorten=False)
+        result = run_clause(BY_ID["parity.greedy"], target, Alone(target), shorten=False)
         assert result.verdict is Verdict.ERROR
         assert "the yardstick is" in result.message and "toy" in result.message and "Sampling(" not in result.message
 
@@ -195,6 +195,6 @@ def test_a_scenario_that_is_wrong() -> None:
         stage.refuse(UnknownBatch, Prefill((stage.request((1, 2)),)))
 
     clause = Clause("suite.wrong", "Wrong.", Level.L1, check)
-    result = attempt(clause, target, alone)
+    result = run_clause(clause, target, alone)
     assert result.verdict is Verdict.ERROR
     assert "expects UnknownBatch from #0 prefill row 1" in result.message and "Request(" not in result.message

@@ -13,7 +13,18 @@ from tgi_conformance.generated import Generated, drawn, named
 from tgi_conformance.generated.conditions import Condition, condition
 from tgi_conformance.generated.operators import registered
 from tgi_conformance.generated.playing import difference
-from tgi_conformance.proof.generated import ALARM, EQUIVALENT, KILLED, SURVIVED, Fate, causes, figures, follow, only_by, wilson
+from tgi_conformance.proof.generated import (
+    ALARM,
+    EQUIVALENT,
+    KILLED,
+    SURVIVED,
+    MutantOutcome,
+    causes,
+    figures,
+    follow,
+    only_by,
+    wilson,
+)
 from tgi_conformance.subject import UnknownBackend, resolve
 
 OPERATORS = registered()
@@ -82,8 +93,8 @@ def test_a_mutant_falls_by_a_clause_that_names_it() -> None:
 def test_what_the_figures_count() -> None:
     """Equivalent mutants count for nothing, what ran out of time counts as alive, and a clause's own kills are those nobody else makes."""
 
-    def fate(name: str, how: str, *clauses: str, named: bool = False) -> Fate:
-        return Fate(name, "op (x)", "a and b", "op (x): a and b", how, clauses, named)
+    def fate(name: str, how: str, *clauses: str, named: bool = False) -> MutantOutcome:
+        return MutantOutcome(name, "op (x)", "a and b", "op (x): a and b", how, clauses, named)
 
     fates = [
         fate("1", KILLED, "mates.merge", named=True),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tgi_conformance.clause import Clause
-from tgi_conformance.course import run_course
-from tgi_conformance.known import BadKnown, Known, apply, read_known
+from tgi_conformance.clause_order import run_clauses
+from tgi_conformance.known import InvalidKnownFailures, KnownFailure, apply, read_known
 from tgi_conformance.report import document, grading
 from tgi_conformance.report.registry import registry
 from tgi_conformance.report.support import support_matrix
@@ -110,20 +110,20 @@ def test_gates(failing: str, options: dict[str, Any], tried: list[str]) -> None:
     def attempt(item: Clause) -> Result:
         return Result(item.id, Verdict.FAIL if item.id == failing else Verdict.PASS)
 
-    results = list(run_course(COURSE, attempt, **options))
+    results = list(run_clauses(COURSE, attempt, **options))
     assert [item.id for item, result in results if result.verdict is not Verdict.NOT_RUN] == tried
     assert all(result.message for _, result in results if result.verdict is Verdict.NOT_RUN)
 
 
 def test_a_device_that_hangs_ends_the_run() -> None:
     """After three clauses in a row the rest is not run, and says why; a clause that comes to its end in between starts the count anew."""
-    course = [clause(f"h.{number}", Level.L1) for number in range(8)]
+    runs = [clause(f"h.{number}", Level.L1) for number in range(8)]
 
     def attempt(item: Clause) -> Result:
         hangs = item.id != "h.2"
         return Result(item.id, Verdict.FAIL if hangs else Verdict.PASS, timed_out=hangs)
 
-    results = [result for _, result in run_course(course, attempt)]
+    results = [result for _, result in run_clauses(runs, attempt)]
     assert [result.verdict for result in results[5:]] == [Verdict.FAIL, Verdict.NOT_RUN, Verdict.NOT_RUN]
     assert results[6].message == "h.5 and the 2 clauses before it reached the time limit"
 
@@ -141,7 +141,7 @@ def test_a_device_that_hangs_ends_the_run() -> None:
 )
 def test_known_failures_are_strict(verdict: Verdict, until: datetime.date, becomes: Verdict) -> None:
     """They end on their date, and one that passes is wrong."""
-    assert apply(Result("a.a", verdict), Known("a.a", "because", "ours", until), TODAY).verdict is becomes
+    assert apply(Result("a.a", verdict), KnownFailure("a.a", "because", "ours", until), TODAY).verdict is becomes
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_known_failures_are_strict(verdict: Verdict, until: datetime.date, becom
 def test_broken_files_of_known_failures(text: str, message: str, tmp_path: Path) -> None:
     """One line names the file, the entry and what it needs."""
     (tmp_path / "known.toml").write_text(text)
-    with pytest.raises(BadKnown, match=message) as caught:
+    with pytest.raises(InvalidKnownFailures, match=message) as caught:
         read_known(tmp_path / "known.toml", {"a.a"})
     assert "known.toml" in str(caught.value) and "\n" not in str(caught.value)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tgi_conformance.alone import Alone
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.cli import main
 from tgi_conformance.features import EXTENSIONS
 from tgi_conformance.mutants import MUTANTS, TWINS
 from tgi_conformance.proof.tally import tally
 from tgi_conformance.proof.trials import JUDGING, Outcome
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 from tgi_core.backend import Feature, SamplingField
@@ -31,7 +31,7 @@ def test_caught_by_the_clause_that_names_it(name: str) -> None:
     target = MUTANTS[name].target()
     with closing(Alone(target)) as alone:
         for id in MUTANTS[name].killed_by:
-            result = attempt(BY_ID[id], target, alone, shorten=False)
+            result = run_clause(BY_ID[id], target, alone, shorten=False)
             assert result.verdict is Verdict.FAIL, f"{id}: {result.verdict.value} {result.message}"
             assert result.message and "\n" not in result.message
 
@@ -56,7 +56,7 @@ def test_no_false_alarm(name: str) -> None:
     target = TWINS[name].target()
     alone = Alone(target)
     clauses = [clause for clause in CLAUSES if clause.level in (Level.L1, Level.L2, Level.L3)]
-    found = {clause.id: attempt(clause, target, alone, effort=0.4) for clause in clauses}
+    found = {clause.id: run_clause(clause, target, alone, effort=0.4) for clause in clauses}
     alone.close()
     wrong = {id: result.message for id, result in found.items() if result.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED)}
     assert not wrong
@@ -67,9 +67,9 @@ def test_the_machine_does_not_depend_on_luck(seed: int) -> None:
     """By any seed it catches what it is there for, and passes the reference, with every situation reached."""
     clause = BY_ID["machine.laws"]
     sound = TWINS["three-ahead"].target()
-    assert attempt(clause, sound, Alone(sound), seed).verdict is Verdict.PASS
+    assert run_clause(clause, sound, Alone(sound), seed).verdict is Verdict.PASS
     broken = MUTANTS["filter-clears-others"].target()
-    assert attempt(clause, broken, Alone(broken), seed, shorten=False).verdict is Verdict.FAIL
+    assert run_clause(clause, broken, Alone(broken), seed, shorten=False).verdict is Verdict.FAIL
 
 
 def test_a_seed_changes_what_is_sent() -> None:
@@ -77,7 +77,7 @@ def test_a_seed_changes_what_is_sent() -> None:
     target = MUTANTS["swapped-on-merge"].target()
 
     def sent(seed: int) -> tuple[str, ...]:
-        return attempt(BY_ID["mates.sampling-merge"], target, Alone(target), seed, shorten=False).sequence
+        return run_clause(BY_ID["mates.sampling-merge"], target, Alone(target), seed, shorten=False).sequence
 
     first, other = sent(1), sent(2)
     assert first == sent(1) and first[0].split("tokens")[0] != other[0].split("tokens")[0]

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import pytest
 from tgi_conformance.alone import Alone
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.mutants import TWINS
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 from tgi_core.backend import Cleared, Closed, Handle, OpenOptions, OutOfMemory, Rows, Step, hookimpl
@@ -38,7 +38,7 @@ def test_few_are_opened(name: str, most: int) -> None:
     alone = Alone(target)
     for clause in CLAUSES:
         if clause.level in (Level.L1, Level.L2, Level.L3) and clause.id != "leaks.reopen":  # opens as many as there is time for
-            result = attempt(clause, target, alone, effort=0.1 if clause.topic != "machine" else 1.0)
+            result = run_clause(clause, target, alone, effort=0.1 if clause.topic != "machine" else 1.0)
             assert result.verdict in (Verdict.PASS, Verdict.UNSUPPORTED), f"{clause.id}: {result.message}"
     alone.close()
     assert counts["opened"] <= most, counts
@@ -49,9 +49,9 @@ def test_nothing_stays_open() -> None:
     target = TWINS["one-session"].target()
     alone = Alone(target)
     for id in ("mates.merge", "open.invalid-model", "faults.lost", "parity.greedy"):
-        assert attempt(BY_ID[id], target, alone).verdict is Verdict.PASS
+        assert run_clause(BY_ID[id], target, alone).verdict is Verdict.PASS
     alone.close()
-    assert attempt(BY_ID["clear.none"], target, Alone(target)).verdict is Verdict.PASS
+    assert run_clause(BY_ID["clear.none"], target, Alone(target)).verdict is Verdict.PASS
 
 
 class Cramped(Sound):
@@ -78,7 +78,7 @@ def test_memory_for_a_few() -> None:
     target = replace(TWINS["random-handles"].target(), open=open_session)
     alone = Alone(target)
     for id in ("mates.merge", "parity.greedy", "masks.allowed", "lora.tokens", "open.block-sizes"):
-        result = attempt(BY_ID[id], target, alone)
+        result = run_clause(BY_ID[id], target, alone)
         assert result.verdict is Verdict.PASS, result.message
     alone.close()
     assert Cramped.open_now["sessions"] == 0
@@ -106,7 +106,7 @@ def test_what_earlier_traffic_has_broken() -> None:
     """A law that only a used session breaks is broken, and the message says when."""
     target = replace(TWINS["random-handles"].target(), open=opening(Forgetful))
     alone = Alone(target)
-    results = [attempt(BY_ID["order.batch"], target, alone, shorten=False) for _ in range(3)]
+    results = [run_clause(BY_ID["order.batch"], target, alone, shorten=False) for _ in range(3)]
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
     assert "rows must come in the order" in results[2].message
     assert "a session that other clauses had used" in results[2].message

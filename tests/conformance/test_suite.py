@@ -15,7 +15,7 @@ import tgi_conformance
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tgi_conformance import reference_sampling
-from tgi_conformance.child import look
+from tgi_conformance.child import probe_in_child
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.fields import using
@@ -29,7 +29,7 @@ from tgi_core.backend import SAMPLING, Sampling, SamplingSpec, reference, sampli
 ROOT = Path(tgi_conformance.__file__).parent
 JUDGED = (
     "tgi_core.backend.drawing",
-    "tgi_core.backend.ledger",
+    "tgi_core.backend.batch_tracker",
     "tgi_core.backend.reference",
     "tgi_core.backend.sampling",
     "tgi_core.backend.masking",
@@ -40,7 +40,7 @@ logits = st.dictionaries(st.integers(0, 40), st.floats(-8, 8), min_size=2, max_s
 
 
 def test_the_oracle_shares_no_code_with_what_it_judges() -> None:
-    """But for mutants, written and generated, and the kit, no module imports the ledger, the reference backend, the formula or the
+    """But for mutants, written and generated, and the kit, no module imports the tracker, the reference backend, the formula or the
     engine."""
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).parts[0] in ("mutants", "generated", "kit"):
@@ -129,7 +129,7 @@ def test_a_plugin_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Is left after a time limit, with what it had shown until then."""
     (tmp_path / "hangs.py").write_text("import time\ndef backend_probe(): time.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", ""))
-    seen = look("hangs", 4.0)
+    seen = probe_in_child("hangs", 4.0)
     assert "took more than" in seen.trouble and not seen.probe
 
 

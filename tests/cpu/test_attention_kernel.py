@@ -11,7 +11,7 @@ from tgi_backend_cpu.kernels import Kernels
 from torch import Tensor
 
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import build
@@ -54,7 +54,7 @@ class Case:
         )
         poison(layer)
         free = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(1)).add(1).tolist()
-        works = []
+        row_inputs = []
         for id, (i, count) in enumerate(zip(chosen, needed, strict=True)):
             past, take = self.rows[i]
             table = [free.pop() for _ in range(count)]
@@ -64,9 +64,9 @@ class Case:
             for part in (slice(0, past), slice(past, past + take)):
                 layer.write(slots[part], self.keys[i][part].transpose(0, 1), self.values[i][part].transpose(0, 1))
             request = Request(id, (0,) * (past + take), past + take, 0, (tuple(table),), take)
-            works.append(Work(LiveRow(request, [0] * (past + take), past, (table,)), past, take, True))
-        step = build(works, self.block_size, CPU)
-        order = [works.index(work) for work in step.order]
+            row_inputs.append(RowInput(RowState(request, [0] * (past + take), past, (table,)), past, take, True))
+        step = build(row_inputs, self.block_size, CPU)
+        order = [row_inputs.index(row_input) for row_input in step.order]
         query = torch.cat([self.queries[chosen[i]][self.rows[chosen[i]][0] :] for i in order]).transpose(0, 1)
         parts = provider.attend(query, layer, step, how).split([self.rows[chosen[i]][1] for i in order])
         return [parts[order.index(i)] for i in range(len(chosen))]
@@ -153,7 +153,7 @@ def test_a_rewritten_position_leaves_nothing(kernels: Kernels, dtype: torch.dtyp
             for part in (slice(0, past - 5), slice(past - 5, past), slice(past, past + take)):
                 write(layer, slots[part], keys[part].transpose(0, 1), values[part].transpose(0, 1))
         request = Request(row, (0,) * (past + take), past + take, 0, (table,), take)
-        step = build([Work(LiveRow(request, [0] * (past + take), past, (table,)), past, take, True)], 16, CPU)
+        step = build([RowInput(RowState(request, [0] * (past + take), past, (table,)), past, take, True)], 16, CPU)
         found.append(provider.attend(case.queries[row][past:].transpose(0, 1), layer, step, how))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
 

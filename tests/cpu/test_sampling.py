@@ -9,13 +9,13 @@ from tgi_backend_cpu.sampling import NativeSampler
 from torch import Tensor
 
 from tgi_core.backend import OutputOptions, Request, RowFaultKind, Sampling
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.sampler import sample
 
 
-def rows(samplings: list[Sampling], want: OutputOptions = OutputOptions()) -> list[LiveRow]:
+def rows(samplings: list[Sampling], want: OutputOptions = OutputOptions()) -> list[RowState]:
     """One live row per sampling."""
-    return [LiveRow(Request(i, (1, 2, 3), 3, 0, ((1,),), 3, s, want), [1, 2, 3], 3, ([1],)) for i, s in enumerate(samplings)]
+    return [RowState(Request(i, (1, 2, 3), 3, 0, ((1,),), 3, s, want), [1, 2, 3], 3, ([1],)) for i, s in enumerate(samplings)]
 
 
 def logits(count: int, vocab: int, seed: int = 0) -> Tensor:

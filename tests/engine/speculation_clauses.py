@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tgi_conformance.alone import Alone
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Verdict
 
 from tgi_core.backend import OpenOptions
@@ -20,7 +20,7 @@ def passed(open: Callable[[OpenOptions], object], model: Path, *, but: tuple[str
     alone = Alone(target)
     for clause in CLAUSES:
         if clause.topic == "speculation":
-            result = attempt(clause, target, alone, effort=effort)
+            result = run_clause(clause, target, alone, effort=effort)
             wanted = Verdict.UNSUPPORTED if clause.id in but else Verdict.PASS
             assert result.verdict is wanted, "\n".join((clause.id, clause.sentence, result.message, *result.sequence))
     return True

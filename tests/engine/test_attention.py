@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape, PagedCache, stacked_layers
 from tgi_core.engine.attention.interface import AttentionParameters, NotRagged, attention_forward
 from tgi_core.engine.attention.metadata import build
@@ -56,7 +56,7 @@ def test_textbook(rows: list[tuple[int, int]], how: AttentionParameters, seed: i
     layer, free = cache.layers[0], torch.randperm(40, generator=generator).add(1).tolist()
     # A stale block is poison: nothing may look beyond what its row has written.
     layer.keys[1:] = layer.values[1:] = float("nan")
-    works, truth = [], []
+    row_inputs, truth = [], []
     for id, (past, take) in enumerate(rows):
         length = past + take
         table = [free.pop() for _ in range(-(-length // BLOCK))]
@@ -68,21 +68,21 @@ def test_textbook(rows: list[tuple[int, int]], how: AttentionParameters, seed: i
         slots = torch.tensor([table[i // BLOCK] * BLOCK + i % BLOCK for i in range(past)], dtype=torch.long)
         layer.write(slots, keys[:past].transpose(0, 1), values[:past].transpose(0, 1))
         request = Request(id, tuple(range(length)), length, 0, (tuple(table),), take)
-        works.append(Work(LiveRow(request, list(range(length)), past, (table,)), past, take, True))
+        row_inputs.append(RowInput(RowState(request, list(range(length)), past, (table,)), past, take, True))
         truth.append((keys, values, torch.randn(take, HEADS, KEY, generator=generator)))
-    step = build(works, BLOCK, CPU)
-    order = [works.index(work) for work in step.order]
-    fresh = [[part[works[i].start :] for part in truth[i][:2]] for i in order]
+    step = build(row_inputs, BLOCK, CPU)
+    order = [row_inputs.index(row_input) for row_input in step.order]
+    fresh = [[part[row_inputs[i].start :] for part in truth[i][:2]] for i in order]
     layer.write(step.slots, *(torch.cat([f[side] for f in fresh]).transpose(0, 1) for side in (0, 1)))
     queries = torch.cat([truth[i][2] for i in order]).transpose(0, 1)
     found = TorchAttention().attend(queries, layer, step, how)
     at = 0
     for i in order:
         keys, values, query = truth[i]
-        for offset in range(works[i].take):
+        for offset in range(row_inputs[i].take):
             for head in range(HEADS):
                 kv = head // (HEADS // KV_HEADS)
-                wanted = textbook(query[offset, head], keys[:, kv], values[:, kv], works[i].start + offset, how, head)
+                wanted = textbook(query[offset, head], keys[:, kv], values[:, kv], row_inputs[i].start + offset, how, head)
                 assert torch.allclose(found[at, head], wanted, atol=1e-4)
             at += 1
 
@@ -90,15 +90,15 @@ def test_textbook(rows: list[tuple[int, int]], how: AttentionParameters, seed: i
 def test_metadata() -> None:
     """Decode rows come first; slots follow the tables; a block that is begun and not filled is named, a continued one isn't."""
     rows = [
-        LiveRow(Request(i, (0,) * n, n, 0, (tuple(t),), 1), list(range(n)), 0, (t,))
+        RowState(Request(i, (0,) * n, n, 0, (tuple(t),), 1), list(range(n)), 0, (t,))
         for i, n, t in ((1, 6, [3, 5]), (2, 9, [2, 7, 4]))
     ]
-    step = build([Work(rows[0], 0, 6, True), Work(rows[1], 8, 1, True)], BLOCK, CPU)
+    step = build([RowInput(rows[0], 0, 6, True), RowInput(rows[1], 8, 1, True)], BLOCK, CPU)
     assert step.input_ids.tolist() == [8, 0, 1, 2, 3, 4, 5] and step.positions.tolist() == [8, 0, 1, 2, 3, 4, 5]
     assert step.slots.tolist() == [16, 12, 13, 14, 15, 20, 21]
     assert step.cu_seqlens.tolist() == [0, 1, 7]
     assert step.begun is not None and sorted(step.begun.tolist()) == [4, 5]
-    again = build([Work(rows[0], 5, 1, True)], BLOCK, CPU)
+    again = build([RowInput(rows[0], 5, 1, True)], BLOCK, CPU)
     assert again.begun is None and again.decode is not None and again.decode.equal
 
 

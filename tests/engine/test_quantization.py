@@ -105,7 +105,7 @@ def test_offsets_and_scales_join(dtype: torch.dtype) -> None:
 
 
 @dataclass
-class Named:
+class Provider:
     """A provider that is as it is told, and right."""
 
     name: str
@@ -134,7 +134,11 @@ class Named:
 
 def test_the_first_that_serves_is_chosen() -> None:
     """Weight by weight; checked once per layout and dtype; each rejection is told with its reason."""
-    providers = Named("absent", cannot_run="no such chip"), Named("coded", refuses="it is dense"), Named("off", wrong="off by 3")
+    providers = (
+        Provider("absent", cannot_run="no such chip"),
+        Provider("coded", refuses="it is dense"),
+        Provider("off", wrong="off by 3"),
+    )
     linears = Linears((*providers, TorchLinears()), CPU)
     for weight in (dense(), scaled(1), dense(), scaled(4)):
         input, bias = torch.ones(2, 16), torch.arange(12.0)

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 from tests.engine.tiny_models import open_cpu, save_tiny, silent
 from tgi_core.backend import EMPTY, InvalidModel, OutputOptions, Request, WarmupPlan
 from tgi_core.engine.quantization.stored import open_weights
-from tgi_core.engine.quantizing.forms import Channels, Form, Gptq
 from tgi_core.engine.quantizing.gptq import gptq_fields, rounded_fields
 from tgi_core.engine.quantizing.perplexity import perplexity, text_rows
 from tgi_core.engine.quantizing.quantize import Report, Text, quantize_model
+from tgi_core.engine.quantizing.schemes import Channels, Gptq, QuantizationScheme
 from tgi_core.engine.quantizing.writing import write_checkpoint
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
@@ -42,19 +42,19 @@ def test_gptq_loses_less_than_rounding(bits: int, ordered: bool) -> None:
     inputs[:, 7] = 0
     matrix = torch.randn(48, 96, generator=generator)
     lost = []
-    for fields, grid in (
+    for fields, quantizer in (
         rounded_fields(matrix, bits, 32),
         gptq_fields(matrix, moments_of(inputs), bits, 32, damping=0.01, ordered=ordered),
     ):
         assert fields.dtype is torch.uint8 and int(fields.max()) < 2**bits
-        plain = torch.cat([grid.values(part, group) for group, part in enumerate(fields.float().split(32, 1))], 1)
+        plain = torch.cat([quantizer.dequantize(part, group) for group, part in enumerate(fields.float().split(32, 1))], 1)
         lost.append(float((inputs @ (plain - matrix).T).square().mean()))
     assert lost[1] < 0.6 * lost[0]
 
 
-def quantized(to: Path, form: Form) -> Report:
+def quantized(to: Path, scheme: QuantizationScheme) -> Report:
     """The demo model, quantized."""
-    return quantize_model(DEMO, to, form, TEXT, silent)
+    return quantize_model(DEMO, to, scheme, TEXT, silent)
 
 
 def own_perplexity(folder: Path, rows: torch.Tensor) -> float:
@@ -84,13 +84,13 @@ def rows() -> torch.Tensor:
 def test_what_is_lost(rows: torch.Tensor, tmp_path: Path) -> None:
     """Perplexity: int8 within 0.5 %, 4 bits by GPTQ within 5 %, and with 3 bits less than by rounding; the report says so too. It is
     the same in transformers and in this server."""
-    forms: dict[str, Form] = {
+    forms: dict[str, QuantizationScheme] = {
         "int8": Channels("int8"),
         "gptq4": Gptq(4, 64, calibrated=True, ordered=True),
         "gptq3": Gptq(3, 64, calibrated=True),
         "rtn3": Gptq(3, 64, calibrated=False),
     }
-    reports = {name: quantized(tmp_path / name, form) for name, form in forms.items()}
+    reports = {name: quantized(tmp_path / name, scheme) for name, scheme in forms.items()}
     ratio = {name: report.perplexity[1] / report.perplexity[0] for name, report in reports.items()}
     assert ratio["int8"] < 1.005 and ratio["gptq4"] < 1.05 and ratio["gptq3"] < ratio["rtn3"]
     assert reports["gptq4"].bytes[1] < 0.45 * reports["gptq4"].bytes[0] and not reports["gptq4"].left
@@ -139,10 +139,10 @@ def test_layers_that_do_not_fit_stay(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def refused(directory: Path, to: Path, text: Text = TEXT, **form: Any) -> str:
+def refused(directory: Path, to: Path, text: Text = TEXT, **scheme: Any) -> str:
     """What is said instead of a checkpoint."""
     with pytest.raises((StartupError, InvalidModel)) as caught:
-        quantize_model(directory, to, Gptq(**({"bits": 4, "size": 64, "calibrated": False} | form)), text, silent)
+        quantize_model(directory, to, Gptq(**({"bits": 4, "size": 64, "calibrated": False} | scheme)), text, silent)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

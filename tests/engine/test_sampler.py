@@ -16,7 +16,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 
 from tgi_core.backend import SAMPLING, OutputOptions, Request, RowFaultKind, Sampling, SamplingSpec, SamplingStage
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.sampler import likeliest, sample
 from tgi_core.engine.warping import exact
@@ -43,14 +43,14 @@ rows_of_tokens = st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=12)
 logits = st.lists(st.sampled_from([-3.21, -1.07, 0.0, 0.4142, 1.618, 2.718, 3.1]), min_size=VOCAB, max_size=VOCAB)
 
 
-def live(id: int, tokens: Sequence[int], sampling: Sampling, top_n: int = 0, masked: bool = False) -> LiveRow:
+def live(id: int, tokens: Sequence[int], sampling: Sampling, top_n: int = 0, masked: bool = False) -> RowState:
     """A row that is about to choose its next token; half of its tokens were generated."""
     want = OutputOptions(logprobs=True, top_n=top_n)
     request = Request(id, tuple(tokens), len(tokens) // 2, 0, ((1,),), 1, sampling, want, masked)
-    return LiveRow(request, list(tokens), len(tokens), ([1],))
+    return RowState(request, list(tokens), len(tokens), ([1],))
 
 
-def expected(values: Sequence[float], row: LiveRow, allowed: Sequence[bool] | None = None) -> tuple[int, dict[int, float]]:
+def expected(values: Sequence[float], row: RowState, allowed: Sequence[bool] | None = None) -> tuple[int, dict[int, float]]:
     """Token and distribution by the formula."""
     given = dict(enumerate(values))
     how = row.request.sampling

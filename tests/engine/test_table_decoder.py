@@ -28,7 +28,7 @@ from tgi_core.backend import (
     Unsupported,
     WarmupPlan,
 )
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.session import Session
 from tgi_core.engine.attention.cache import Fp8Cache, LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
@@ -184,13 +184,15 @@ def loaded(weights: DecoderWeights, kit: TorchKit | None = None) -> PagedDecoder
     return runner
 
 
-def works(*parts: tuple[int, int]) -> list[Work]:
+def row_inputs(*parts: tuple[int, int]) -> list[RowInput]:
     """Rows of one block each, of so many positions before the step and tokens in it."""
     rows = []
     for id, (past, take) in enumerate(parts, 1):
         tokens = [(7 * i + id) % VOCAB for i in range(past + take)]
         rows.append(
-            Work(LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), take), tokens, past, ([id],)), past, take, True)
+            RowInput(
+                RowState(Request(id, tuple(tokens), len(tokens), 0, ((id,),), take), tokens, past, ([id],)), past, take, True
+            )
         )
     return rows
 
@@ -200,8 +202,8 @@ def test_rows_that_pad_a_step_change_nothing(llama: Path) -> None:
     kit, attention = TorchKit(), KeptAttention()
     kit.provider = attention
     runner = loaded(weights_of(llama), kit)
-    runner.run(works((0, 5), (0, 3)))
-    step = build(works((5, 1), (3, 1)), runner.block_size, torch.device("cpu"))
+    runner.run(row_inputs((0, 5), (0, 3)))
+    step = build(row_inputs((5, 1), (3, 1)), runner.block_size, torch.device("cpu"))
     assert step.decode is not None
     padded = replace(
         step,
@@ -311,7 +313,7 @@ def test_a_step_stays_on_its_device(device: str, parts: tuple[tuple[int, int], .
     kit.device, kit.provider = torch.device(device), Passing()
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         runner = loaded(weights, kit)
-        step = build(works(*parts), runner.block_size, kit.device)
+        step = build(row_inputs(*parts), runner.block_size, kit.device)
         logits = runner.forward(step, torch.tensor([0, 1], device=device))
     assert logits.device == kit.device and logits.shape == (2, VOCAB)
 
@@ -323,5 +325,5 @@ def test_a_step_asks_the_device_for_nothing(parts: tuple[tuple[int, int], ...], 
     kit.device = torch.device("meta")
     runner = loaded(weights, kit)
     with torch.inference_mode():
-        logits = runner.forward(build(works(*parts), runner.block_size, kit.device), None)
+        logits = runner.forward(build(row_inputs(*parts), runner.block_size, kit.device), None)
     assert logits.is_meta and logits.shape == (sum(take for _, take in parts), VOCAB)

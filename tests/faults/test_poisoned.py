@@ -235,9 +235,9 @@ def logits(value: float, first: int = 0) -> Kind:
         runner = instance.implementation.runner
         run = type(runner).run
 
-        def spoiled(self: Any, works: Any) -> Any:
-            made = run(self, works)
-            yielding = [work.row for work in works if work.yields]
+        def spoiled(self: Any, row_inputs: Any) -> Any:
+            made = run(self, row_inputs)
+            yielding = [row_input.row for row_input in row_inputs if row_input.yields]
             for place, row in enumerate(yielding):
                 if row.tokens[0] == MARK and len(row.tokens) >= row.request.prompt_len + first:
                     with torch.inference_mode():

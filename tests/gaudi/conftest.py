@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tgi_backend_gaudi import finding, plugin
+from tgi_backend_gaudi import discovery, plugin
 
 from tests.engine.tiny_models import save_tiny
 from tests.gaudi.standin import PACKAGES, gaudi
@@ -19,10 +19,10 @@ from tests.gaudi.standin import PACKAGES, gaudi
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The root of a machine with one device."""
     root = gaudi(tmp_path / "machine")
-    monkeypatch.setattr(finding, "ROOT", root)
+    monkeypatch.setattr(discovery, "ROOT", root)
     monkeypatch.syspath_prepend(str(PACKAGES))
     kept = dict(os.environ)
-    for name in (*plugin.IGNORED, finding.VISIBLE):
+    for name in (*plugin.IGNORED, discovery.VISIBLE):
         os.environ.pop(name, None)
     os.environ["PT_HPU_LAZY_MODE"] = "0"  # as the plugin sets it
     if imported := sys.modules.get("habana_frameworks.torch.hpu"):

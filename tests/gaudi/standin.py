@@ -10,9 +10,9 @@ from tests.accelerators.machines import write
 
 PACKAGES = Path(__file__).parent / "packages"
 
-_SITE = """import tgi_backend_gaudi.finding
+_SITE = """import tgi_backend_gaudi.discovery
 from pathlib import Path
-tgi_backend_gaudi.finding.ROOT = Path({root!r})
+tgi_backend_gaudi.discovery.ROOT = Path({root!r})
 """
 
 

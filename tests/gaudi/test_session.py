@@ -33,8 +33,8 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.failures import device_failure
-from tgi_core.engine.static import torch_maker
-from tgi_core.engine.static.grid import Grid
+from tgi_core.engine.static import torch_compiler
+from tgi_core.engine.static.buckets import Buckets
 
 pytestmark = pytest.mark.usefixtures("machine")
 ONE = Group(0, 1, "", 0, 1)
@@ -61,8 +61,8 @@ def test_tokens(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic by the bridge's own counter; all layers are one program."""
     use_few(monkeypatch)
     session, capacity = open_gaudi(llama)
-    grid = Grid.of(capacity, GaudiKit.rules)
-    assert session.stats().compiles == capacity.compiles == 3 * len(grid.bodies()) + len(grid.heads())
+    buckets = Buckets.of(capacity, GaudiKit.rules)
+    assert session.stats().compiles == capacity.compiles == 3 * len(buckets.bodies()) + len(buckets.heads())
     assert session.capabilities().features >= {Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE, Feature.PROMPT_LOGPROBS}
     kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
     assert kernels["attention"] == "fused-sdpa" and kernels["device"] == "GAUDI2" and kernels["verified_on_hardware"] == "false"
@@ -85,7 +85,7 @@ def test_whole_steps_and_plain_attention(llama: Path, monkeypatch: pytest.Monkey
     for name, value in (("REGIONS", "off"), ("RUN_AHEAD", "off"), ("ATTENTION", "flat")):
         monkeypatch.setenv(f"TGI_GAUDI_{name}", value)
     session, capacity = open_gaudi(llama)
-    assert capacity.compiles == len(Grid.of(capacity, GaudiKit.rules).shapes()) and capacity.in_flight == 1
+    assert capacity.compiles == len(Buckets.of(capacity, GaudiKit.rules).shapes()) and capacity.in_flight == 1
     named = [f"{kernel.part} {kernel.name}" for kernel in session.capabilities().kernels]
     assert {"switch TGI_GAUDI_REGIONS=off", "switch TGI_GAUDI_RUN_AHEAD=off", "attention flat"} <= set(named)
     assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(llama, dtype="float32"))
@@ -93,9 +93,9 @@ def test_whole_steps_and_plain_attention(llama: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("positions", "most"), [(4096, 110), (32768, 175)])
 def test_number_of_programs(positions: int, most: int) -> None:
-    """The grid of the device's own rules, for as many rows as it promises by default."""
+    """The buckets of the device's own rules, for as many rows as it promises by default."""
     capacity = Capacity((CacheGroup(CacheKind.FULL, 128, 32 * positions // 128),), 32, positions, 1056, 32)
-    assert len(Grid.of(capacity, GaudiKit.rules).shapes()) <= most
+    assert len(Buckets.of(capacity, GaudiKit.rules).shapes()) <= most
 
 
 def test_torch_hpu_is_no_other_device_module() -> None:
@@ -128,7 +128,7 @@ def test_compile_cache(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     caplog.set_level(logging.INFO, "tgi_core.engine")
     plan, compiled = WarmupPlan(max_rows=2, max_row_tokens=128, max_step_tokens=128, num_blocks=3), []
     for rows in (2, 2, 3):
-        monkeypatch.setattr(torch_maker, "_COMPILED", {})  # as in another process
+        monkeypatch.setattr(torch_compiler, "_COMPILED", {})  # as in another process
         session, capacity = open_gaudi(llama, replace(plan, max_rows=rows), "auto", compile_cache=str(tmp_path / "cache"))
         compiled.append(session.stats().compiles)
         assert capacity.compiles == compiled[-1]

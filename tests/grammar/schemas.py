@@ -88,7 +88,7 @@ grammars = st.one_of(schemas.map(json_grammar), regexes.map(regex_grammar))
 
 
 def check_answer(grammar: Grammar, text: str) -> None:
-    """Fails unless `text` is what the grammar asks for, by the judgement of `jsonschema` and `re`."""
+    """Fails unless `text` is what the grammar asks for, by the report of `jsonschema` and `re`."""
     if grammar.kind is GrammarKind.REGEX:
         assert re.fullmatch(grammar.source, text), (grammar.source, text)
     else:

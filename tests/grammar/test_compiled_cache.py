@@ -120,7 +120,7 @@ def test_a_step_compiles_nothing_slow(compiler: GrammarCompiler) -> None:
 
 def test_what_is_prepared_is_tried_nowhere_else(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request whose grammar was prepared gets that; only one that nobody has tried is tried here."""
-    monkeypatch.setattr(compilers.JudgeThread, "cost", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr(compilers.GrammarValidatorThread, "cost", lambda *_: pytest.fail("tried again"))
     grammar = regex_grammar("abc")
     made = prepared(compiler, grammar, SMALL)
     assert compiler.take(grammar).made.result() is made

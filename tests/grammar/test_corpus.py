@@ -13,7 +13,7 @@ from tests.grammar.corpus import configuration_like, tool_like
 from tests.grammar.schemas import json_grammar
 from tests.grammar.walks import BYTES, walk
 from tgi_core.grammar.checking import violation
-from tgi_core.grammar.trial import judged
+from tgi_core.grammar.validation_worker import check_grammar
 
 WALKS = 2
 
@@ -21,7 +21,7 @@ WALKS = 2
 def complaints(schema: dict[str, Any]) -> list[str]:
     """What jsonschema says of responses that pass the masks and the check: nothing, if all is well."""
     grammar = json_grammar(schema)
-    checked = judged(BYTES, grammar)[1].checked
+    checked = check_grammar(BYTES, grammar)[1].checked
     validator = validators.validator_for(schema)(schema)
     found = []
     for seed in range(WALKS):
@@ -39,7 +39,7 @@ def test_few_are_refused_and_no_response_is_wrong(schemas: list[dict[str, Any]],
     walk is stuck."""
     refused: Counter[str] = Counter()
     for schema in schemas:
-        fault, _ = judged(BYTES, json_grammar(schema))
+        fault, _ = check_grammar(BYTES, json_grammar(schema))
         if fault:
             refused[fault[:60]] += 1
         else:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.grammar.schemas import json_grammar
 from tgi_core.grammar import InvalidGrammar, matching
 from tgi_core.grammar.finite import without_endless
-from tgi_core.grammar.trial import judged
+from tgi_core.grammar.validation_worker import check_grammar
 
 BYTES = matching.bytes_vocabulary()
 ITSELF = {"a": {"$ref": "#/$defs/a"}}
@@ -43,7 +43,7 @@ def test_what_cannot_end_is_refused(schema: dict[str, Any]) -> None:
     """A schema whose references lead only back to themselves is invalid before anything is generated."""
     with pytest.raises(InvalidGrammar, match="no finite value can match it"):
         without_endless(schema)
-    fault, _ = judged(BYTES, json_grammar(schema))
+    fault, _ = check_grammar(BYTES, json_grammar(schema))
     assert fault.startswith("no finite value can match it")
 
 
@@ -63,13 +63,13 @@ def test_what_cannot_end_is_refused(schema: dict[str, Any]) -> None:
 def test_what_can_end_stays(schema: dict[str, Any]) -> None:
     """Recursion with a way out is left alone."""
     assert without_endless(schema) == schema
-    assert judged(BYTES, json_grammar(schema))[0] == ""
+    assert check_grammar(BYTES, json_grammar(schema))[0] == ""
 
 
 @pytest.mark.parametrize("reference", [5, None, [], {}, ["a", 5]])
 def test_references_that_are_no_text(reference: Any) -> None:
     """They are a fault of the schema, whatever their type."""
-    assert judged(BYTES, json_grammar({"properties": {"a": {"$ref": reference}, "b": A}, "$defs": ITSELF}))[0]
+    assert check_grammar(BYTES, json_grammar({"properties": {"a": {"$ref": reference}, "b": A}, "$defs": ITSELF}))[0]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ _nodes: st.SearchStrategy[Any] = st.recursive(
 def test_no_walk_is_stuck(root: dict[str, Any], definitions: dict[str, Any], turns: Any) -> None:
     """What is accepted never leads to a place where nothing is allowed, whatever bytes are chosen."""
     grammar = json_grammar({**root, "$defs": definitions})
-    fault, _ = judged(BYTES, grammar)
+    fault, _ = check_grammar(BYTES, grammar)
     if fault:
         assert fault.startswith(("no finite value can match it", "circular references", "it is too complex")), fault
         return

@@ -13,7 +13,7 @@ from tests.grammar.schemas import json_grammar
 from tests.grammar.walks import BYTES, walk
 from tgi_core.grammar.checking import violation
 from tgi_core.grammar.keywords.rewriting import normal
-from tgi_core.grammar.trial import judged
+from tgi_core.grammar.validation_worker import check_grammar
 
 AB: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "null"}}}
 KIND = {"kind": {"enum": ["x", "y"]}, "b": {"type": "null"}}
@@ -85,8 +85,8 @@ def responses(schema: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("schema", HELD)
 def test_held(schema: dict[str, Any]) -> None:
     """The masks alone hold the schema: there is nothing to check, and every response is valid."""
-    fault, judgement = judged(BYTES, json_grammar(schema))
-    assert (fault, judgement.checked) == ("", ())
+    fault, report = check_grammar(BYTES, json_grammar(schema))
+    assert (fault, report.checked) == ("", ())
     meant = normal(schema) if "$id" in str(schema) else schema
     validator = validators.validator_for(meant)(meant)
     for response in responses(schema):
@@ -96,8 +96,8 @@ def test_held(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("schema", "keyword"), CHECKED)
 def test_checked(schema: dict[str, Any], keyword: str) -> None:
     """What the masks do not hold is said to be checked, and the check agrees with jsonschema."""
-    fault, judgement = judged(BYTES, json_grammar(schema))
-    assert (fault, judgement.checked) == ("", (keyword,))
+    fault, report = check_grammar(BYTES, json_grammar(schema))
+    assert (fault, report.checked) == ("", (keyword,))
     validator = validators.validator_for(schema)(schema)
     for response in responses(schema):
         assert (violation(json.dumps(schema), json.dumps(response)) == "") == validator.is_valid(response)
@@ -106,7 +106,7 @@ def test_checked(schema: dict[str, Any], keyword: str) -> None:
 def test_unknown_formats_are_told() -> None:
     """A format that nothing holds is told once, whatever it is called."""
     fields = {name: {"type": "string", "format": kind} for name, kind in (("a", "date"), ("b", "password"), ("c", "password"))}
-    assert judged(BYTES, json_grammar({"type": "object", "properties": fields}))[1].formats == ("password",)
+    assert check_grammar(BYTES, json_grammar({"type": "object", "properties": fields}))[1].formats == ("password",)
 
 
 def test_how_a_response_violates_its_schema() -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_checked_is_refused_first() -> None:
     """A schema that needs a check and cannot have one is refused before anything is generated; nothing is fetched for it."""
     unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     schema = {"properties": {"a": unique}, "$defs": {"b": {"not": {"$ref": "https://x.example/y"}}}}
-    assert "https://x.example/y" in judged(BYTES, json_grammar(schema))[0]
+    assert "https://x.example/y" in check_grammar(BYTES, json_grammar(schema))[0]
 
 
 def test_alternatives_are_bounded() -> None:
@@ -131,8 +131,8 @@ def test_alternatives_are_bounded() -> None:
     schema["dependentRequired"] = {name: [names[0]] for name in names[1:]}
     for _ in range(4):
         schema = {"type": "object", "properties": {"a": schema, "b": schema}, "dependentRequired": {"a": ["b"]}}
-    fault, judgement = judged(BYTES, json_grammar(schema))
-    assert fault == "" and judgement.checked == ("dependentRequired",)
+    fault, report = check_grammar(BYTES, json_grammar(schema))
+    assert fault == "" and report.checked == ("dependentRequired",)
 
 
 def test_long_chains_of_references_are_refused() -> None:
@@ -142,11 +142,11 @@ def test_long_chains_of_references_are_refused() -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(800)
     try:
-        assert judged(BYTES, schema)[0] == "its references are nested too deeply"
+        assert check_grammar(BYTES, schema)[0] == "its references are nested too deeply"
     finally:
         sys.setrecursionlimit(limit)
     wide: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 4} for n in range(12)}
-    fault, found = judged(
+    fault, found = check_grammar(
         BYTES, json_grammar({"oneOf": [{"$ref": "#/$defs/d0"}] * 2, "$defs": {**wide, "d12": {"type": "null"}}})
     )
     assert (fault, found.checked) == ("", ("oneOf",)) or fault == "it is too complex"

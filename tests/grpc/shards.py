@@ -66,7 +66,7 @@ def served(tokenizer: Tokenizer, folder: Path, **options: Any) -> Generator[Shar
         assert host.close(60)
 
 
-class ForeignService(ShardService):
+class UpstreamService(ShardService):
     """A TGI shard: what it sends has nothing of ours, and it refuses what has."""
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -132,7 +132,7 @@ def served_by_tgi(tokenizer: Tokenizer, folder: Path, **options: Any) -> Generat
     """The address of a shard that behaves as one of TGI's."""
     host = ShardHost()
     server = grpc.server(ThreadPoolExecutor(4))
-    service = ForeignService(host)
+    service = UpstreamService(host)
     server.add_generic_rpc_handlers(service.handlers())
     address = f"unix:{folder / 'tgi'}"
     server.add_insecure_port(address)

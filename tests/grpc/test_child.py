@@ -20,7 +20,7 @@ import pytest
 from tests.scheduler.device import alone, quiet, request
 from tests.serve.process import TGI, environment, run
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.base import Opened
+from tgi_core.client.base import ReadyShard
 from tgi_core.client.child import ChildShard, ShardProcess, open_child_shard
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
@@ -40,14 +40,14 @@ async def collect(stream: GenerationStream) -> list[int]:
     return [token.id async for generation in stream for token in generation.tokens]
 
 
-def process(opened: Opened) -> ShardProcess:
+def process(opened: ReadyShard) -> ShardProcess:
     """The child."""
     assert isinstance(opened.shard, ChildShard)
     return opened.shard.process
 
 
 @asynccontextmanager
-async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[Opened, SchedulerLoop], None]:
+async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[ReadyShard, SchedulerLoop], None]:
     """A child and a loop over it."""
     child = await open_child_shard(DEMO, REFERENCE, lambda _: WarmupPlan(max_row_tokens=256), quiet)
     loop = SchedulerLoop(child.shard, child.info, child.capacity)

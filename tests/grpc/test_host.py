@@ -20,7 +20,7 @@ from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_host import Model, ShardHost
 from tgi_core.server.grpc_server import ShardServer
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.health import ShardState, Work
+from tgi_core.wire.health import ShardState, TaskProgress
 from tgi_core.wire.methods import V3
 from tgi_core.wire.types import Prefill, ShardRequest, Turn
 
@@ -105,15 +105,15 @@ async def test_progress_while_the_model_is_read(demo_tokenizer: Tokenizer, tmp_p
         return model(demo_tokenizer)
 
     host.open(opener)
-    seen: list[Work] = []
+    seen: list[TaskProgress] = []
 
     def progress(what: str, done: int, total: int, unit: str) -> None:
-        seen.append(Work(what, done, total, unit))
+        seen.append(TaskProgress(what, done, total, unit))
         may_open.set()
 
     shard = (await connect(server.address, DEMO, demo_tokenizer, progress)).shard
-    assert isinstance(shard, GrpcShard) and seen[0] == Work("loading weights", 3, 7, "B")
-    assert (await shard.health()).state is ShardState.OPEN and (await shard.health()).work is None
+    assert isinstance(shard, GrpcShard) and seen[0] == TaskProgress("loading weights", 3, 7, "B")
+    assert (await shard.health()).state is ShardState.OPEN and (await shard.health()).task is None
     await shard.close()
     server.stop()
     assert host.close(60)

@@ -13,7 +13,7 @@ from tgi_core.backend import Capabilities, Capacity, Progress, WarmupPlan, hooki
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.local import LocalShard
-from tgi_core.client.warming import warm
+from tgi_core.client.warmup import warm_up
 from tgi_core.errors import StartupError
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ async def test_a_slot_must_hold_a_row(demo_tokenizer: Tokenizer) -> None:
     opened = model(demo_tokenizer, session_class=ShortSlots)
     shard = LocalShard(opened.server)
     with pytest.raises(StartupError, match="block_size 16; from 64 to"):
-        await warm(shard, opened.server.info, lambda capabilities: PLAN, quiet)
+        await warm_up(shard, opened.server.info, lambda capabilities: PLAN, quiet)
     await shard.close()
 
 

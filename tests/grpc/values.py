@@ -29,7 +29,7 @@ from tgi_core.backend import (
     WarmupPlan,
 )
 from tgi_core.grammar import Grammar, GrammarKind
-from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.health import ShardHealth, ShardState, TaskProgress
 from tgi_core.wire.results import LARGEST
 from tgi_core.wire.types import (
     Candidate,
@@ -150,7 +150,7 @@ capacities = st.builds(
 healths = st.builds(
     ShardHealth,
     state=st.sampled_from(ShardState),
-    work=st.none() | st.builds(Work, plain, large, large, plain),
+    task=st.none() | st.builds(TaskProgress, plain, large, large, plain),
     turns=large,
     last_step_age_ns=st.none() | large,
     turn_age_ns=st.none() | large,

@@ -85,7 +85,7 @@ def test_a_worker_killed_is_not_the_grammars_fault(instance: ServerUnderTest) ->
     for number in range(3):
         shape = {"type": "regex", "value": f"spared {number}"}
         for process in psutil.Process().children(recursive=True):
-            if any(word.endswith("trial.py") for word in process.cmdline()):
+            if any(word.endswith("validation_worker.py") for word in process.cmdline()):
                 process.kill()
         for _ in range(2):
             assert instance.post("/generate", asking(shape)).status_code == 200

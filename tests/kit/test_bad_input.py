@@ -161,7 +161,7 @@ def test_a_fault_of_the_suite(tmp_path: Path) -> None:
     """Status 3, with the place: a scenario that breaks is not held against the backend."""
     code = """
 import sys
-from tgi_conformance import trying
+from tgi_conformance import clause_run
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.cli import main
 from tgi_conformance.result import Result

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from tgi_conformance.alone import Alone
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.golden import HERE, default_model
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Verdict
 
 from tgi_core.backend import InvalidModel, OpenOptions
@@ -33,13 +33,13 @@ def refusing(kind: str, *models: str) -> Target:
 def test_refusing_everything_fails(clause: object) -> None:
     """Neither the toy's only transcripts nor the default Llama may be refused."""
     for target in (refusing("none", "toy"), refusing("accelerator", *(path.name for path in HERE.iterdir()))):
-        result = attempt(clause, target, Alone(target))  # type: ignore[arg-type]
+        result = run_clause(clause, target, Alone(target))  # type: ignore[arg-type]
         assert result.verdict is Verdict.FAIL and "InvalidModel" in result.message
 
 
 def test_refusals_are_counted() -> None:
     """The report says which checkpoints were left out; the toy does not make the Llama's tokens, and fails by them."""
     target = refusing("accelerator", "gemma2", "gpt2")
-    result = attempt(PARITY[0], target, Alone(target))
+    result = run_clause(PARITY[0], target, Alone(target))
     assert result.verdict is Verdict.FAIL and "made token" in result.message
     assert {"golden gemma2 refused", "golden gpt2 refused"} <= result.situations.keys()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tgi_backend_neuron import finding, opening
+from tgi_backend_neuron import discovery, opening
 
 from tests.engine.tiny_models import save_tiny
 from tests.neuron.standin import LEGACY, PACKAGES, make_machine, make_packages
@@ -17,7 +17,7 @@ from tests.neuron.standin import LEGACY, PACKAGES, make_machine, make_packages
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The root of an Inf2 instance's files, with what optimum-neuron 0.4.5 needs installed."""
     root = make_machine(tmp_path / "machine")
-    monkeypatch.setattr(finding, "ROOT", root)
+    monkeypatch.setattr(discovery, "ROOT", root)
     monkeypatch.syspath_prepend(str(PACKAGES))
     monkeypatch.syspath_prepend(str(make_packages(tmp_path / "site", LEGACY)))
     for name in [name for name in os.environ if name.startswith(("HF_NUM", "HF_AUTO", "NEURON_RT"))]:

@@ -17,9 +17,9 @@ LEGACY = {
 """The versions that optimum-neuron 0.4.5 pins."""
 NATIVE = {"torch": "2.13.0", "torch-neuronx": "2.13.3.0"}
 
-_SITE = """import tgi_backend_neuron.finding
+_SITE = """import tgi_backend_neuron.discovery
 from pathlib import Path
-tgi_backend_neuron.finding.ROOT = Path({root!r})
+tgi_backend_neuron.discovery.ROOT = Path({root!r})
 """
 
 

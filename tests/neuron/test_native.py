@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tgi_backend_neuron import finding, native_plugin
+from tgi_backend_neuron import discovery, native_plugin
 from tgi_backend_neuron.native import NativeKit, NeuronRules
 from torch import Tensor
 
@@ -27,13 +27,13 @@ from tgi_core.backend import (
     WarmupPlan,
 )
 from tgi_core.backend.session import Session
-from tgi_core.engine.static.grid import Grid
+from tgi_core.engine.static.buckets import Buckets
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Trn2 instance with TorchNeuron."""
-    monkeypatch.setattr(finding, "ROOT", make_machine(tmp_path / "machine", "trn2.stand-in"))
+    monkeypatch.setattr(discovery, "ROOT", make_machine(tmp_path / "machine", "trn2.stand-in"))
     monkeypatch.syspath_prepend(str(PACKAGES))
     monkeypatch.syspath_prepend(str(make_packages(tmp_path / "site", NATIVE)))
     monkeypatch.delenv("NEURON_RT_VISIBLE_CORES", raising=False)
@@ -51,8 +51,8 @@ def test_few_programs(positions: int, most: int) -> None:
     """Each takes minutes to compile."""
     blocks = 32 * positions // 128
     capacity = Capacity((CacheGroup(CacheKind.FULL, 128, blocks),), 32, positions, 1056, 32)
-    grid = Grid.of(capacity, NativeKit.rules)
-    assert isinstance(NativeKit.rules, NeuronRules) and len(grid.shapes()) <= most, str(grid)
+    buckets = Buckets.of(capacity, NativeKit.rules)
+    assert isinstance(NativeKit.rules, NeuronRules) and len(buckets.shapes()) <= most, str(buckets)
 
 
 def test_nothing_is_compiled_in_traffic(llama: Path) -> None:
@@ -76,16 +76,16 @@ def doubled(numbers: Tensor) -> Tensor:
 
 def test_the_compiler() -> None:
     """A program is compiled once; after warm-up another shape is an error that names it, and so is what cannot be compiled."""
-    maker = NativeKit(0, 0.9).maker({"test": "the compiler"}, None)
-    program = maker.compile(doubled, "twice")
-    assert program(torch.ones(3)).tolist() == [2.0] * 3 and maker.compiles() == 1
+    compiler = NativeKit(0, 0.9).program_compiler({"test": "the compiler"}, None)
+    program = compiler.compile(doubled, "twice")
+    assert program(torch.ones(3)).tolist() == [2.0] * 3 and compiler.compiles() == 1
     with pytest.raises(CompileFailed, match="float64, which is not supported"):
-        maker.compile(lambda numbers: numbers.double(), "wide")(torch.ones(2))
-    maker.seal()
+        compiler.compile(lambda numbers: numbers.double(), "wide")(torch.ones(2))
+    compiler.seal()
     assert program(torch.ones(3)).tolist() == [2.0] * 3
     with pytest.raises(CompileFailed, match="twice: cannot be compiled"):
         program(torch.ones(4))
-    assert maker.compiles() == 1
+    assert compiler.compiles() == 1
 
 
 @pytest.mark.parametrize(("text", "raised"), [("NRT_EXEC_HW_ERR_NC_UE", DeviceLost), ("shapes differ", RuntimeError)])

@@ -10,7 +10,7 @@ from typing import Any
 from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, OutputOptions, Sampling, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
-from tgi_core.client.answers import AnswerCheck
+from tgi_core.client.result_validator import ResultValidator
 from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions, SchedulingParams
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class Device:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     ended: dict[int, Event] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
-    answers: AnswerCheck = field(default_factory=AnswerCheck)
+    answers: ResultValidator = field(default_factory=ResultValidator)
     """A shard that is true answers whatever it is asked."""
 
     def exchange(self, turn: Turn) -> TurnResult:

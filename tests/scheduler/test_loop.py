@@ -15,7 +15,7 @@ from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.local import LocalShard
 from tgi_core.scheduler import GenerationFailed, GenerationRequest, GenerationStream, SchedulerLoop
-from tgi_core.scheduler.bundling import Bundler
+from tgi_core.scheduler.coalescing import OutputCoalescer
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
@@ -27,7 +27,7 @@ PLAN = WarmupPlan(max_rows=8, max_row_tokens=64, num_blocks=32, block_size=4)
 async def running(
     tokenizer: Tokenizer,
     shard: type[LocalShard] = LocalShard,
-    bundler: Bundler | None = None,
+    coalescer: OutputCoalescer | None = None,
     plan: WarmupPlan = PLAN,
     **options: Any,
 ) -> AsyncGenerator[SchedulerLoop, None]:
@@ -37,7 +37,7 @@ async def running(
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
     client = shard(ModelServer(session, tokenizer, info))
     capacity = await client.warmup(plan, quiet)
-    loop = SchedulerLoop(client, info, capacity, bundler=bundler)
+    loop = SchedulerLoop(client, info, capacity, coalescer=coalescer)
     task = asyncio.create_task(loop.run())
     try:
         yield loop

@@ -22,7 +22,7 @@ from tgi_core.backend import Feature, Mixing, WarmupPlan
 from tgi_core.backend.fault_schedule import Rule, When
 from tgi_core.backend.faults import FaultInjector, inject
 from tgi_core.backend.reference import ReferenceSession
-from tgi_core.client.answers import AnswerCheck
+from tgi_core.client.result_validator import ResultValidator
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import DeadlineExceeded, GenerationRequest, RequestFailed, Scheduler, SchedulerOptions
 from tgi_core.server.model_server import ModelServer
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         """A new shard goes on."""
         _, self.one.server, self.one.session, self.faults = self.fresh_shard()
         self.one.server.warmup(self.plan, quiet)
-        self.one.answers = AnswerCheck()
+        self.one.answers = ResultValidator()
         self.one.take(self.one.scheduler.restart(reason))
         self.calm = 0
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, Script, alone, device, quiet, request, shard
 from tgi_core.backend import WarmupPlan
-from tgi_core.client.answers import AnswerCheck
+from tgi_core.client.result_validator import ResultValidator
 from tgi_core.scheduler import GenerationFailed
 from tgi_core.scheduler.fault_attribution import MAX_RETRIES
 from tgi_core.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ def replace_shard(one: Device, tokenizer: Tokenizer, answered: bool) -> None:
         one.scheduler.plan()
     _, one.server, one.session = shard(tokenizer)
     one.server.warmup(PLAN, quiet)
-    one.answers = AnswerCheck()
+    one.answers = ResultValidator()
     one.take(one.scheduler.restart("the shard was killed"))
 
 

@@ -134,7 +134,7 @@ def refuse(one: Device, error: Exception, when: Callable[[int], bool]) -> None:
     """Make the session's verbs raise, by count of calls."""
     calls = 0
     for verb in ("prefill", "decode"):
-        original = getattr(one.session._book, verb)
+        original = getattr(one.session._open_tracker, verb)
 
         def refusing(*arguments: object, original: Callable[..., object] = original) -> object:
             nonlocal calls
@@ -143,7 +143,7 @@ def refuse(one: Device, error: Exception, when: Callable[[int], bool]) -> None:
                 raise error
             return original(*arguments)
 
-        setattr(one.session._book, verb, refusing)
+        setattr(one.session._open_tracker, verb, refusing)
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), CapacityExceeded("too much")])

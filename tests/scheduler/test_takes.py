@@ -13,8 +13,8 @@ from bench.scheduling.device import Roofline
 from tests.scheduler.device import Device, alone, device, request
 from tgi_core.backend import Feature, Mixing, WarmupPlan
 from tgi_core.scheduler import SchedulerOptions
-from tgi_core.scheduler.cutting import cut, padded
 from tgi_core.scheduler.policy import MOST_PAUSES
+from tgi_core.scheduler.prefill_budget import chunk_size, padded_size
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Decode, Prefill, Turn
 
@@ -27,20 +27,20 @@ NO_CHUNKS = frozenset({Feature.CHUNKED_PREFILL})
 @given(lengths, sizes_of_a_device)
 def test_padding(take: int, sizes: tuple[int, ...]) -> None:
     """What is computed is no less than asked, less than the largest size more, made of sizes, and needs no more padding itself."""
-    computed = padded(take, sizes)
+    computed = padded_size(take, sizes)
     assert take <= computed < take + sizes[-1]
     assert computed % sizes[-1] in (0, *sizes)
-    assert padded(computed, sizes) == computed
-    assert padded(take + 1, sizes) >= computed
-    assert padded(take, ()) == take
+    assert padded_size(computed, sizes) == computed
+    assert padded_size(take + 1, sizes) >= computed
+    assert padded_size(take, ()) == take
 
 
 @given(lengths, st.integers(0, 2000), sizes_of_a_device)
 def test_a_cut(left: int, room: int, sizes: tuple[int, ...]) -> None:
     """It fits with its padding; it is the whole rest if that fits; otherwise it needs no padding, and no larger size would fit."""
-    take = cut(left, room, sizes)
-    assert 0 <= take <= left and padded(take, sizes) <= room
-    assert (take == left) == (padded(left, sizes) <= room)
+    take = chunk_size(left, room, sizes)
+    assert 0 <= take <= left and padded_size(take, sizes) <= room
+    assert (take == left) == (padded_size(left, sizes) <= room)
     if take < left:
         assert take == max((size for size in sizes if size <= room), default=0)
         assert take > 0 or room < sizes[0]
@@ -51,16 +51,16 @@ def test_all_cuts_of_a_prompt(left: int, room: int, sizes: tuple[int, ...]) -> N
     """Whoever has room for the smallest size gets through a prompt, and only its last part is padded."""
     parts, room = [], max(room, sizes[0])
     while left:
-        parts.append(cut(left, room, sizes))
+        parts.append(chunk_size(left, room, sizes))
         left -= parts[-1]
         assert parts[-1] > 0
-    assert all(padded(part, sizes) == part for part in parts[:-1])
+    assert all(padded_size(part, sizes) == part for part in parts[:-1])
 
 
 @given(lengths, st.integers(0, 2000))
 def test_a_device_that_does_not_pad(left: int, room: int) -> None:
     """Gets what fits."""
-    assert cut(left, room, ()) == min(left, room)
+    assert chunk_size(left, room, ()) == min(left, room)
 
 
 def parts(turn: Turn) -> list[int]:
@@ -104,7 +104,7 @@ def test_a_prompt_that_cannot_be_cut_does_not_wait_for_its_padding(demo_tokenize
 
 
 def kinds(one: Device, turns: int) -> list[tuple[str, int]]:
-    """What the next steps run, in runs of the same kind; a step that held both would be refused by the ledger."""
+    """What the next steps run, in runs of the same kind; a step that held both would be refused by the tracker."""
     found = ["prompt" if parts(one.turn()) else "decode" for _ in range(turns)]
     return [(kind, len(list(same))) for kind, same in groupby(found)]
 

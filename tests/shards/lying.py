@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from tests.grpc.shards import ForeignService, model
+from tests.grpc.shards import UpstreamService, model
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_service import ShardService
@@ -139,7 +139,7 @@ def lying(tokenizer: Tokenizer, path: Path, foreign: bool, **options: Any) -> Ge
     """A shard on the toy model behind a unix socket: of ours, or as TGI's are."""
     host, liar = ShardHost(), Liar()
     server = grpc.server(ThreadPoolExecutor(16))
-    service = ForeignService(host) if foreign else ShardService(host)
+    service = UpstreamService(host) if foreign else ShardService(host)
     server.add_generic_rpc_handlers(tuple(_Handlers(handler, liar) for handler in service.handlers()))
     service.url = f"unix://{path}"
     server.add_insecure_port(f"unix:{path}")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.serve.process import served
-from tests.shards.foreign_lies import FOREIGN, of_rows, told_once, v3
 from tests.shards.lying import GARBAGE, Hang, Liar, Lie
 from tests.shards.lying_child import FOLDER, LIES
 from tests.shards.own_lies import NONSENSE, OWN, at_read, own_lie
 from tests.shards.server import BODIES, SECONDS, ServerUnderTest, bare, instance, survives
+from tests.shards.upstream_tgi_lies import FOREIGN, of_rows, told_once, v3
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
 

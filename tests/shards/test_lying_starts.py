@@ -20,7 +20,7 @@ from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.grpc import GrpcShard
 from tgi_core.client.local import LocalShard
-from tgi_core.client.warming import warm
+from tgi_core.client.warmup import warm_up
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.framing import HEAD, frame
@@ -200,5 +200,5 @@ async def test_a_backend_in_this_process_is_judged_alike(demo_tokenizer: Tokeniz
     open_model = model(demo_tokenizer)
     shard: ShardClient = LocalShard(open_model.server)
     with pytest.raises(StartupError, match="num_blocks"):
-        await warm(shard, open_model.server.info, lambda capabilities: WarmupPlan(num_blocks=-1, block_size=4), quiet)
+        await warm_up(shard, open_model.server.info, lambda capabilities: WarmupPlan(num_blocks=-1, block_size=4), quiet)
     await shard.close()

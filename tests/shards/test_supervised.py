@@ -17,7 +17,7 @@ from tgi_core.backend import BackendError, DeviceLost, OutputOptions, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import Closed
-from tgi_core.client.base import Opened, ShardGone, TakenOver
+from tgi_core.client.base import ReadyShard, ShardGone, TakenOver
 from tgi_core.client.local import LocalShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
 from tgi_core.errors import StartupError
@@ -58,7 +58,7 @@ class Shop:
     def __post_init__(self) -> None:
         self.is_open.set()
 
-    async def open(self, plan: WarmupPlan = PLAN) -> Opened:
+    async def open(self, plan: WarmupPlan = PLAN) -> ReadyShard:
         """The next shard, once the shop is open."""
         await asyncio.sleep(0)
         await self.is_open.wait()
@@ -70,7 +70,7 @@ class Shop:
         session = Session(Toy(self.tokenizer.vocab_size, 512, **{k: v for k, v in options.items() if k != "less"}), "reference")
         info = ShardInfo("toy", "reference", "none", "none", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self.tokenizer, info))
-        return Opened(shard, info, replace(await shard.warmup(plan, quiet), **less))
+        return ReadyShard(shard, info, replace(await shard.warmup(plan, quiet), **less))
 
 
 class RecordedLifecycle(Lifecycle):
@@ -94,11 +94,15 @@ class RecordedLifecycle(Lifecycle):
 
 
 @asynccontextmanager
-async def instance(shop: Shop, **rules: Any) -> AsyncIterator[tuple[SchedulerLoop, RecordedLifecycle]]:
-    """A loop over supervised shards, and the lifecycle that it reports to."""
+async def instance(
+    shop: Shop, ends: asyncio.Future[str] | None = None, **rules: Any
+) -> AsyncIterator[tuple[SchedulerLoop, RecordedLifecycle]]:
+    """A loop over supervised shards, and the lifecycle that it reports to. The first shard ends by itself with `ends`."""
     first = await shop.open()
+    if ends is not None:
+        first.shard.ended = lambda: ends  # type: ignore[method-assign, assignment, return-value]
 
-    async def reopen() -> Opened:
+    async def reopen() -> ReadyShard:
         return await shop.open(as_promised(first.capacity, lambda capabilities: WarmupPlan())(first.info.capabilities))
 
     shard = SupervisedShard(first, reopen, RestartRules(**rules))
@@ -147,6 +151,27 @@ async def test_requests_fail_where_that_is_asked_for(demo_tokenizer: Tokenizer) 
         assert {str(error) for error in failed} == {str(LOST)}
         assert refused == [f"the shard is being restarted: {LOST}"]
         assert not lifecycle.ready and len(shop.plans) == 1
+        shop.is_open.set()
+        while not lifecycle.ready:
+            await asyncio.sleep(0)
+        assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))
+
+
+async def test_a_shard_that_ends_while_idle_is_known_at_once(demo_tokenizer: Tokenizer) -> None:
+    """Health and the lifecycle agree at every moment, and what comes before the next shard is refused with the reason."""
+    ends = asyncio.get_running_loop().create_future()
+    shop = Shop(demo_tokenizer, [{}])
+    async with instance(shop, ends, continues=False) as (loop, lifecycle):
+        await asyncio.sleep(0)
+        assert await loop.healthy() and lifecycle.ready
+        shop.is_open.clear()
+        ends.set_result("its process ended")
+        while await loop.healthy():
+            assert lifecycle.ready and lifecycle.accepts
+            await asyncio.sleep(0)
+        assert (lifecycle.phase, lifecycle.reason, lifecycle.accepts) == (Phase.RESTARTING, "its process ended", False)
+        with pytest.raises(GenerationFailed, match="being restarted: its process ended"):
+            loop.submit(request((1, 2), 9))
         shop.is_open.set()
         while not lifecycle.ready:
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.grpc.values import shard_requests
 from tgi_core.backend import Grant
-from tgi_core.client.watchdog import Patience, StepSizes, Watchdog
+from tgi_core.client.watchdog import AdaptiveTimeout, StepSizes, Watchdog
 from tgi_core.wire.types import Decode, Prefill, Turn
 
 FLOOR = 60.0
@@ -23,8 +23,8 @@ class Watched:
     alarms: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.patience = Patience(FLOOR)
-        self.dog = Watchdog(self.patience, self.hangs, lambda: self.now)
+        self.timeout = AdaptiveTimeout(FLOOR)
+        self.dog = Watchdog(self.timeout, self.hangs, lambda: self.now)
 
     async def hangs(self, text: str) -> None:
         """Called by the watchdog."""
@@ -122,13 +122,13 @@ async def test_what_a_restart_did_not_cure_is_given_more_time() -> None:
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=80), st.integers(0, 1 << 20), st.integers(0, 1 << 20))
 def test_patience_is_never_less_than_the_floor(times: list[float], size: int, other: int) -> None:
     """Whatever was seen, of whatever class; and of the class that was seen twenty medians are allowed."""
-    patience = Patience(FLOOR)
+    timeout = AdaptiveTimeout(FLOOR)
     for seconds in times:
-        patience.note(size, seconds)
-    assert patience.seconds(other) >= FLOOR
+        timeout.observe(size, seconds)
+    assert timeout.seconds(other) >= FLOOR
     recent = sorted(times[-65:])
     middle = (recent[len(recent) // 2] + recent[(len(recent) - 1) // 2]) / 2
-    assert abs(patience.seconds(size) - max(FLOOR, 20 * middle)) < 1e-6 * max(FLOOR, 20 * middle)
+    assert abs(timeout.seconds(size) - max(FLOOR, 20 * middle)) < 1e-6 * max(FLOOR, 20 * middle)
 
 
 @given(st.lists(shard_requests, max_size=3), st.lists(st.integers(0, 4096), max_size=3))

@@ -17,8 +17,8 @@ from tests.serve.process import ServerProcess
 from tests.serve.process import served as serving_process
 from tests.telemetry.server import instance, scrape, value
 from tgi_core.backend import InvalidRequest
-from tgi_core.telemetry.exchange import begin, duration
 from tgi_core.telemetry.logs import JsonFormatter, PlainFormatter
+from tgi_core.telemetry.request_record import begin, duration
 
 CANARY = "xyzzycanary"
 FRESH = re.compile("[0-9a-f]{32}")

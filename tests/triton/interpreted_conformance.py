@@ -14,9 +14,9 @@ import pytest
 import triton
 from tgi_conformance.alone import Alone
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.target import Target
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 from tests.engine.ahead.late import LateKit, LateQueue
@@ -131,5 +131,5 @@ def _target(folder: Path) -> Target:
 @pytest.mark.parametrize("clause", _chosen(), ids=lambda clause: clause.id)
 def test_clause(clause: Clause, tried: tuple[Target, Alone]) -> None:
     """A clause is kept; one about a feature that is not declared sees it refused."""
-    result = attempt(clause, *tried, effort=0.1)
+    result = run_clause(clause, *tried, effort=0.1)
     assert result.verdict in (Verdict.PASS, Verdict.UNSUPPORTED), "\n".join((clause.sentence, result.message, *result.sequence))

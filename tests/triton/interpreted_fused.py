@@ -15,7 +15,7 @@ from tests.engine.test_table_decoder import TorchKit, check_exact, open_torch
 from tests.engine.tiny_models import save_tiny
 from tests.triton.interpreted_attention import TILES
 from tgi_core.backend import Request, Sampling
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
 from tgi_core.engine.attention.cache import Fp8Cache
 from tgi_core.engine.attention.provider import AttentionProvider
@@ -74,9 +74,9 @@ class OtherLayer:
 SAMPLINGS = [Sampling(do_sample=i % 3 > 0, temperature=(0.1, 0.7, 1.0, 5.0)[i % 4], seed=i) for i in range(12)]
 
 
-def live(samplings: list[Sampling]) -> list[LiveRow]:
+def live(samplings: list[Sampling]) -> list[RowState]:
     """One row per sampling."""
-    return [LiveRow(Request(i, (1, 2, 3), 3, 0, ((1,),), 3, s), [1, 2, 3], 3, ([1],)) for i, s in enumerate(samplings)]
+    return [RowState(Request(i, (1, 2, 3), 3, 0, ((1,),), 3, s), [1, 2, 3], 3, ([1],)) for i, s in enumerate(samplings)]
 
 
 def chosen(logits: Tensor, samplings: list[Sampling], precision: torch.dtype = torch.float64) -> tuple[list[int], Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.engine.test_table_decoder import works
+from tests.engine.test_table_decoder import row_inputs
 from tests.engine.tiny_models import save_tiny, silent
 from tests.triton.noting import NotingDriver
 from tests.triton.test_launches import TILES
@@ -44,7 +44,7 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
 
     def step(*parts: tuple[int, int]) -> None:
         with torch.inference_mode():
-            logits = forward(build(works(*parts), 16, CPU), None)
+            logits = forward(build(row_inputs(*parts), 16, CPU), None)
             sampler.choose(logits, torch.zeros(len(logits), dtype=torch.float64), torch.zeros(len(logits)))
 
     step((4, 1))

@@ -6,7 +6,7 @@ import torch
 
 from tests.triton.noting import NotingDriver
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import build
@@ -22,12 +22,12 @@ TILES = TileTable(
 def run(rows: list[tuple[int, int]], splits: int | None = None) -> None:
     """A step of rows (past, take) through the provider: the writing of its keys and values, and attention."""
     layer = TritonAttention(TILES, 4).new_layer(LayerShape(2, 64, 64), 100, 16, torch.bfloat16, CPU)
-    works = []
+    row_inputs = []
     for place, (past, take) in enumerate(rows):
         tokens = [0] * (past + take)
         request = Request(place, tuple(tokens), len(tokens), 0, ((1,),), 1)
-        works.append(Work(LiveRow(request, tokens, past, ([1] * -(-len(tokens) // 16),)), past, take, True))
-    step = build(works, 16, CPU)
+        row_inputs.append(RowInput(RowState(request, tokens, past, ([1] * -(-len(tokens) // 16),)), past, take, True))
+    step = build(row_inputs, 16, CPU)
     # As projections make them: heads beside each other in one tensor.
     qkv = torch.zeros(len(step.input_ids), 8, 64, dtype=torch.bfloat16).transpose(0, 1)
     layer.write(step.slots, qkv[4:6], qkv[6:])

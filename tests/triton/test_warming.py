@@ -13,9 +13,9 @@ from tests.engine.tiny_models import save_tiny, silent
 from tests.triton.noting import NotingDriver
 from tests.triton.test_launches import TILES
 from tgi_core.backend import OutputOptions, Request, Sampling, WarmupPlan
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.device import QueuedDevice
-from tgi_core.engine.ahead.warmup import warmed
+from tgi_core.engine.ahead.warmup import warm_up
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -62,10 +62,10 @@ class Kit(LateKit):
         return (Attention(TILES, 132),)
 
 
-def row(id: int, length: int, **fields: object) -> LiveRow:
+def row(id: int, length: int, **fields: object) -> RowState:
     """A row of so many tokens, all in block 1."""
     request = Request(id, (0,) * length, length, 0, ((),), length, **fields)  # type: ignore[arg-type]
-    return LiveRow(request, [0] * length, length, ([1] * -(-length // 16),))
+    return RowState(request, [0] * length, length, ([1] * -(-length // 16),))
 
 
 def test_no_request_waits_for_a_compile(driver: NotingDriver, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_no_request_waits_for_a_compile(driver: NotingDriver, tmp_path: Path) ->
     weights = DecoderWeights(read_table(read_json(folder / "config.json")), open_weights(folder), torch.bfloat16)
     runner = PagedDecoderRunner(kit, weights, (Operators(),), silent)
     device = QueuedDevice(kit, queue, runner.shape)
-    steps, _ = warmed(device, runner, PLAN, False, silent)
+    steps, _ = warm_up(device, runner, PLAN, False, silent)
     before, chance = len(driver.loaded), random.Random(0)
     kinds = (
         {},
@@ -86,11 +86,11 @@ def test_no_request_waits_for_a_compile(driver: NotingDriver, tmp_path: Path) ->
         {"want": OutputOptions(top_n=1)},
     )
     for turn in range(60):
-        works = []
+        row_inputs = []
         for place in range(chance.randint(1, 6)):
             length, take = chance.choice((1, 2, 17, 300, 2000)), chance.choice((1, 1, 2, 3, 9, 100))
             live = row(10 * turn + place, length, **chance.choice(kinds))
             start = max(0, length - take)
-            works.append(Work(live, start, length - start, yields=True))
-        steps.give(works, {work.row.request.id for work in works}).wait()
+            row_inputs.append(RowInput(live, start, length - start, yields=True))
+        steps.enqueue(row_inputs, {row_input.row.request.id for row_input in row_inputs}).wait()
     assert before and driver.loaded[before:] == []

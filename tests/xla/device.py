@@ -11,7 +11,7 @@ import torch_xla.debug.metrics as metrics
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
 from tgi_core.engine.plain_queue import PlainQueue
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.regions import Compiled
 
 
@@ -42,7 +42,7 @@ class XlaMaker:
         self._before = compiles()
 
     def compile(self, run: Compiled, name: str) -> Compiled:
-        """See `Maker.compile`."""
+        """See `ProgramCompiler.compile`."""
 
         def call(*arguments: Any) -> Any:
             found = run(*arguments)
@@ -65,7 +65,7 @@ class XlaMaker:
 class XlaKit(StaticCpuKit):
     """static-cpu, with XLA in place of its compiler."""
 
-    def __init__(self, rules: GridRules) -> None:
+    def __init__(self, rules: BucketRules) -> None:
         super().__init__(rules)
         self.device = torch_xla.device()
 
@@ -77,6 +77,6 @@ class XlaKit(StaticCpuKit):
         """Its version."""
         return {"torch_xla": torch_xla.__version__}
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> Any:
+    def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> Any:
         """XLA."""
         return XlaMaker()

@@ -13,7 +13,7 @@ from tests.engine.static.opened import FLAT, TABLES, open_on_static
 from tests.engine.static.traffic import STEPS, Traffic
 from tests.engine.tiny_models import save_tiny
 from tests.xla.device import XlaKit, compiles, fallbacks
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +23,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rules", [GridRules(takes=(16, 48), waste=0.25), TABLES], ids=["flat", "tables"])
-def test_nothing_is_compiled_in_traffic(llama: Path, rules: GridRules) -> None:
+@pytest.mark.parametrize("rules", [BucketRules(takes=(16, 48), waste=0.25), TABLES], ids=["flat", "tables"])
+def test_nothing_is_compiled_in_traffic(llama: Path, rules: BucketRules) -> None:
     """Over a thousand random steps of a warmed session XLA compiles nothing and leaves no operator to the host; the tokens are those of
     the ragged engine."""
     session, capacity = open_on_static(llama, kit=XlaKit(rules))

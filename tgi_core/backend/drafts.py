@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.backend.types import Row
 
 Place = TypeVar("Place")
@@ -23,19 +23,19 @@ def with_next(row: Row, made: Row) -> Row:
     )
 
 
-def verified(work: Work, places: Sequence[Place], draw: Callable[[Work, Place], Row]) -> Row:
+def verified(row_input: RowInput, places: Sequence[Place], draw: Callable[[RowInput, Place], Row]) -> Row:
     """Return a row's result of a step: what it makes after its newest token, and after each of its drafts up to the first that is wrong.
 
     `places` are what `draw` needs at the newest token and at each draft, such as logits. `draw` chooses the row's next token there and
     appends it to the row's tokens, as `drawing.drawn` does.
     """
-    if not work.drafts:
-        return draw(work, places[0])
-    row = Row(work.row.request.id, drafted=len(work.drafts))
-    for place, draft in zip(places, (*work.drafts, None), strict=True):
-        made = draw(work, place)
+    if not row_input.drafts:
+        return draw(row_input, places[0])
+    row = Row(row_input.row.request.id, drafted=len(row_input.drafts))
+    for place, draft in zip(places, (*row_input.drafts, None), strict=True):
+        made = draw(row_input, place)
         row = with_next(row, made)
         if made.tokens != (draft,):
             break
-    work.row.accept(())  # `draw` has appended its tokens
+    row_input.row.accept(())  # `draw` has appended its tokens
     return row

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tgi_core.backend import sampling
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.backend.types import Row, RowFault, RowFaultKind, TopToken
 
 
-def drawn(work: Work, logits: sampling.Logits, allowed: Sequence[int] | None = None, vocab_size: int | None = None) -> Row:
+def drawn(
+    row_input: RowInput, logits: sampling.Logits, allowed: Sequence[int] | None = None, vocab_size: int | None = None
+) -> Row:
     """Sample a row's next token and return the row's result.
 
     `logits` are the logits at the row's last position, ignored while the prompt is incomplete. `allowed` holds the token ids that
-    the row's mask allows, or None without a mask (see `masking.allowed_by_request`). The token is appended to the ledger's row for
+    the row's mask allows, or None without a mask (see `masking.allowed_by_request`). The token is appended to the tracker's row for
     the next step. `vocab_size` matters to watermarks where `logits` lacks the last ids. The row gets a fault if its
     mask allows no token that has a logit, or its logits are NaN.
     """
-    row, want, how = work.row, work.row.request.want, work.row.request.sampling
-    if not work.yields:
+    row, want, how = row_input.row, row_input.row.request.want, row_input.row.request.sampling
+    if not row_input.yields:
         return Row(row.request.id)
     if allowed is not None and not allowed:
         return Row(row.request.id, fault=RowFault(RowFaultKind.MASK, "the mask allows no token"))

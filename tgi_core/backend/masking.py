@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.callbacks import MaskRow, MaskSource
-from tgi_core.backend.ledger import LiveRow, Work
 
 
-def mask_row(row: LiveRow) -> MaskRow:
+def mask_row(row: RowState) -> MaskRow:
     """Mask request for a row of a session that samples one token per step: the row's newest sampled token, if any."""
     made = row.tokens[-1:] if len(row.tokens) > len(row.request.tokens) else []
     return MaskRow(row.request.id, tuple(made))
 
 
-def allowed_by_request(source: MaskSource | None, works: Sequence[Work], vocab_size: int) -> dict[int, list[int]]:
+def allowed_by_request(source: MaskSource | None, row_inputs: Sequence[RowInput], vocab_size: int) -> dict[int, list[int]]:
     """Ids that the masks of a step allow, in rising order, by request id: one `fill` for all of its masked rows that are about to make
     a token. Other rows are not in it."""
-    rows = [work.row for work in works if work.yields and work.row.request.masked]
+    rows = [row_input.row for row_input in row_inputs if row_input.yields and row_input.row.request.masked]
     if source is None or not rows:
         return {}
     bits, stride = source.fill(tuple(map(mask_row, rows))), 4 * -(-vocab_size // 32)
     return {row.request.id: _ids(bits[place * stride : (place + 1) * stride], vocab_size) for place, row in enumerate(rows)}
 
 
-def allowed_tokens(source: MaskSource | None, row: LiveRow, vocab_size: int) -> list[int] | None:
+def allowed_tokens(source: MaskSource | None, row: RowState, vocab_size: int) -> list[int] | None:
     """The same for one row; None for a row without a mask."""
     if source is None or not row.request.masked:
         return None

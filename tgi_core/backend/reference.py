@@ -15,10 +15,10 @@ from typing import Any
 from zlib import crc32
 
 from tgi_core.backend import sampling
+from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput, RowState
 from tgi_core.backend.callbacks import MaskSource, Progress
 from tgi_core.backend.drafts import verified
 from tgi_core.backend.errors import BackendError, InvalidModel, InvalidRequest, Unsupported
-from tgi_core.backend.ledger import Launch, Ledger, LiveRow, Work
 from tgi_core.backend.masking import allowed_tokens
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.backend.spec import hookimpl
@@ -135,7 +135,7 @@ class ReferenceSession:
         *,
         asynchronous: bool = True,
         faults: Mapping[int, BackendError] | None = None,
-        on_step: Callable[[tuple[Work, ...]], None] | None = None,
+        on_step: Callable[[tuple[RowInput, ...]], None] | None = None,
         masks: MaskSource | None = None,
         adapters: tuple[str, ...] = (),
     ) -> None:
@@ -145,11 +145,11 @@ class ReferenceSession:
         self._on_step = on_step
         self._masks, self._adapters = masks, adapters
         self._failed: set[int] = set()
-        self._launched: deque[Launch] = deque()
+        self._launched: deque[LaunchedStep] = deque()
         self._done: dict[int, Rows | BackendError] = {}
         self._slots: list[int] = []
         self._block_size, self._steps = 16, 0
-        self._ledger: Ledger | None = None
+        self._tracker: BatchTracker | None = None
 
     @hookimpl
     def capabilities(self) -> Capabilities:
@@ -181,7 +181,7 @@ class ReferenceSession:
             draft=plan.draft,
             memory=(Memory("kv cache", 8 * len(self._slots)),),
         )
-        self._ledger = Ledger(self.capabilities(), capacity)
+        self._tracker = BatchTracker(self.capabilities(), capacity)
         progress("warming up", 1, 1, "step")
         return capacity
 
@@ -190,12 +190,12 @@ class ReferenceSession:
         """Only bookkeeping; tokens are computed when the step is read."""
         for request in batch:
             check_sampling(request)
-        return self._start(self._book.prefill(batch, cached, grants))
+        return self._start(self._open_tracker.prefill(batch, cached, grants))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Only bookkeeping; tokens are computed when the step is read."""
-        return self._start(self._book.decode(batches, grants))
+        return self._start(self._open_tracker.decode(batches, grants))
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
@@ -207,19 +207,19 @@ class ReferenceSession:
         self._done = {id: outcome for id, outcome in self._done.items() if id >= step.id}  # older steps will not be read
         outcome = self._done.pop(step.id)
         if isinstance(outcome, BackendError):
-            self._book.kill(step)
+            self._open_tracker.kill(step)
             raise outcome
         return outcome
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep some rows. Steps launched earlier still return results for removed rows, which the core ignores."""
-        return self._book.filter(batch, keep)
+        return self._open_tracker.filter(batch, keep)
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop rows. Slots keep their stale states, as device memory does."""
-        return Cleared(self._book.clear(batch))
+        return Cleared(self._open_tracker.clear(batch))
 
     @hookimpl
     def stats(self) -> Stats:
@@ -231,71 +231,75 @@ class ReferenceSession:
         """Discard all state."""
         self._launched.clear()
         self._done.clear()
-        self._slots, self._ledger = [], None
+        self._slots, self._tracker = [], None
         return Closed()
 
     @property
     def idle(self) -> bool:
         """Whether no row is alive and no outcome is unread."""
-        return not (self._done or self._book.live_ids)
+        return not (self._done or self._open_tracker.live_ids)
 
     @property
-    def _book(self) -> Ledger:
-        if self._ledger is None:
+    def _open_tracker(self) -> BatchTracker:
+        if self._tracker is None:
             raise InvalidRequest("the session is not warmed up, or closed")
-        return self._ledger
+        return self._tracker
 
-    def _start(self, launch: Launch) -> Step:
+    def _start(self, launch: LaunchedStep) -> Step:
         self._launched.append(launch)
         if not self._asynchronous:
             self._compute(self._launched.popleft())
         return launch.step
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         if self._on_step is not None:
-            self._on_step(launch.work)
+            self._on_step(launch.row_inputs)
         self._steps += 1
-        works = [work for work in launch.work if work.row.request.id not in self._failed]
+        row_inputs = [row_input for row_input in launch.row_inputs if row_input.row.request.id not in self._failed]
         try:
-            outcome: Rows | BackendError = Rows(launch.step.id, tuple(self._run(work) for work in works))
+            outcome: Rows | BackendError = Rows(launch.step.id, tuple(self._run(row_input) for row_input in row_inputs))
         except BackendError as error:
             outcome = error
         self._done[launch.step.id] = outcome = self._faults.pop(launch.step.id, outcome)
         if isinstance(outcome, BackendError):
             # steps derived from this one may be launched already
-            self._failed.update(work.row.request.id for work in launch.work)
+            self._failed.update(row_input.row.request.id for row_input in launch.row_inputs)
         if self._failed:  # skipped until the core filters them out
-            self._failed &= self._book.live_ids | {work.row.request.id for late in self._launched for work in late.work}
+            self._failed &= self._open_tracker.live_ids | {
+                row_input.row.request.id for late in self._launched for row_input in late.row_inputs
+            }
 
-    def _run(self, work: Work) -> Row:
-        row, prompt_logprobs = work.row, list[float | None]()
+    def _run(self, row_input: RowInput) -> Row:
+        row, prompt_logprobs = row_input.row, list[float | None]()
         wants_prompt = row.request.want.prompt_logprobs
-        if wants_prompt and work.start == 0:
+        if wants_prompt and row_input.start == 0:
             prompt_logprobs.append(None)
         state = 0
-        for position in range(work.start, work.start + work.take - len(work.drafts)):
+        for position in range(row_input.start, row_input.start + row_input.take - len(row_input.drafts)):
             state = self._write(row, position)
             if wants_prompt and position + 1 < row.request.prompt_len:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
-        if work.drafts:
-            return self._verify(work, [state, *self._write_drafts(work)])
-        row_result: dict[str, Any] = self._sample(work, state) if work.yields else {}
+        if row_input.drafts:
+            return self._verify(row_input, [state, *self._write_drafts(row_input)])
+        row_result: dict[str, Any] = self._sample(row_input, state) if row_input.yields else {}
         return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
 
-    def _write_drafts(self, work: Work) -> list[int]:
+    def _write_drafts(self, row_input: RowInput) -> list[int]:
         """Compute the states of positions whose tokens are guesses."""
-        row, known = work.row, len(work.row.tokens)
-        row.tokens += work.drafts
+        row, known = row_input.row, len(row_input.row.tokens)
+        row.tokens += row_input.drafts
         states = [self._write(row, position) for position in range(known, len(row.tokens))]
         del row.tokens[known:]
         return states
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
         """Sample at the state of the newest token, and at those of its drafts."""
-        return verified(work, states, lambda work, state: Row(work.row.request.id, **self._sample(work, state)))
+        return verified(
+            row_input, states, lambda row_input, state: Row(row_input.row.request.id, **self._sample(row_input, state))
+        )
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         """Compute and store a position's state from the previous slot and one far back; the first from the adapter's name."""
         table, slots = row.tables[0], self._slots
         if position:
@@ -309,8 +313,8 @@ class ReferenceSession:
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self._block_size] * self._block_size + position % self._block_size
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, want, how = work.row, work.row.request.want, work.row.request.sampling
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, want, how = row_input.row, row_input.row.request.want, row_input.row.request.sampling
         allowed = allowed_tokens(self._masks, row, self._vocab_size)
         if allowed == []:
             self._failed.add(row.request.id)

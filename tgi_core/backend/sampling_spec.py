@@ -1,6 +1,6 @@
 """Table of the fields of `Sampling`: valid range, stage, implementations, and the feature that a session declares.
 
-Used by request validation, the ledger, the router's rules, the wire, the choice between device and host sampler, and the
+Used by request validation, the tracker, the router's rules, the wire, the choice between device and host sampler, and the
 conformance suite. To add a field, add it to `Sampling` and `SamplingField` (types.py), to this table, and to the code that computes
 it; tests/backend/test_sampling_spec.py lists every place that is missing.
 """

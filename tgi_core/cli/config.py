@@ -7,7 +7,7 @@ from dataclasses import Field, fields
 
 import click
 
-from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
 from tgi_core.config import Settings
 from tgi_core.settings.spec import setting_of
 
@@ -24,7 +24,7 @@ def command() -> None:
 def show(model: str | None, origin: bool, resolved: Resolved) -> None:
     """Print every setting as `tgi serve` would see it with the same flags, environment and file. The output is TOML; secrets and
     values derived at startup are commented out."""
-    settings = named(model, resolved)
+    settings = with_model(model, resolved)
     origins = {**resolved.origins, **({} if model is None else {"model_id": "argument MODEL"})}
     lines = {spec.name: toml_line(spec, settings) for spec in fields(Settings)}
     width = max(len(line) for line in lines.values()) if origin else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
 from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
 from tgi_core.telemetry.logs import set_up
@@ -16,7 +16,7 @@ from tgi_core.telemetry.progress import progress
 @settings_options(only=settings_in(Scope.DOWNLOAD))
 def command(model: str | None, resolved: Resolved) -> None:
     """Download MODEL, a Hugging Face Hub id, and the adapters into the cache, and print the model's directory."""
-    download(named(model, resolved))
+    download(with_model(model, resolved))
 
 
 def download(settings: Settings) -> None:

@@ -25,7 +25,7 @@ else:
     _Type = click.ParamType  # generic in newer versions only
 
 
-class Words(click.types.StringParamType):
+class StringList(click.types.StringParamType):
     """Repeatable text option; separated by commas or spaces in the environment."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
@@ -45,7 +45,7 @@ class Resolved:
     """Setting name to `default`, `flag --port`, `environment PORT` or `file tgi.toml`."""
 
 
-class Numbers(_Type):
+class IntegerList(_Type):
     """Comma-separated integers."""
 
     name = "list"
@@ -209,12 +209,12 @@ def _value_type(spec: Field[Any]) -> tuple[_Type, bool]:
         return click.Choice(choices), False
     arguments = [item for item in typing.get_args(hint) if item is not types.NoneType]
     if typing.get_origin(hint) is tuple:
-        return Words(), True
+        return StringList(), True
     kind = arguments[0] if arguments else hint
-    return (Numbers() if typing.get_origin(kind) is tuple else _TYPES[kind]), False
+    return (IntegerList() if typing.get_origin(kind) is tuple else _TYPES[kind]), False
 
 
-def named(model: str | None, resolved: Resolved) -> Settings:
+def with_model(model: str | None, resolved: Resolved) -> Settings:
     """Set the model to the MODEL argument, if given. Raises StartupError if --model-id names another."""
     flagged = resolved.settings.model_id
     if model is None:

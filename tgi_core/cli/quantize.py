@@ -16,7 +16,7 @@ from tgi_core.telemetry.logs import set_up
 from tgi_core.telemetry.progress import progress
 
 if TYPE_CHECKING:
-    from tgi_core.engine.quantizing.forms import Form
+    from tgi_core.engine.quantizing.schemes import QuantizationScheme
 
 METHODS = ("gptq", "rtn", "int8", "fp8")
 
@@ -92,15 +92,15 @@ def run(
         rows, length = size
         ids = None if text is None else list(Tokenizer.load(directory).encode(text).ids)
         try:
-            form = _form(method, bits, group_size, act_order, damping)
-            report = quantize_model(directory, out, form, Text(rows, length, ids, str(calibration)), show)
+            scheme = _scheme(method, bits, group_size, act_order, damping)
+            report = quantize_model(directory, out, scheme, Text(rows, length, ids, str(calibration)), show)
         except BackendError as error:
             raise StartupError(str(error)) from error
     click.echo(describe(report))
 
 
-def _form(method: str, bits: int, group_size: int, act_order: bool, damping: float) -> Form:
-    from tgi_core.engine.quantizing.forms import Channels, Gptq
+def _scheme(method: str, bits: int, group_size: int, act_order: bool, damping: float) -> QuantizationScheme:
+    from tgi_core.engine.quantizing.schemes import Channels, Gptq
 
     if method in ("int8", "fp8"):
         return Channels(method)

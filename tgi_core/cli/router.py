@@ -10,7 +10,7 @@ import click
 
 from tgi_core import __version__
 from tgi_core.cli import run as run_command
-from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
 from tgi_core.cli.serve import run
 from tgi_core.config import Scope, settings_in
 from tgi_core.errors import StartupError
@@ -26,7 +26,7 @@ DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096, "max_
 @settings_options(only=settings_in(Scope.ROUTER))
 def command(model: str | None, shard: str, resolved: Resolved) -> None:
     """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Needs only the model's config and tokenizer files."""
-    run(named(model, resolved), resolved.origins, address=checked(shard))
+    run(with_model(model, resolved), resolved.origins, address=checked(shard))
 
 
 def checked(address: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import click
 
 from tgi_core.cli.fault_injection import fault_rules
-from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.settings_review import review
 from tgi_core.cli.tunnel import check_tunnel
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 @settings_options()
 def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
     """Serve MODEL: a directory, a GGUF file or a Hugging Face Hub id. Default: the small bundled demo model."""
-    run(named(model, resolved), resolved.origins, runtime)
+    run(with_model(model, resolved), resolved.origins, runtime)
 
 
 def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, address: str | None = None) -> None:

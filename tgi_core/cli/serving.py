@@ -20,7 +20,7 @@ from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.shard_openers import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_model, pin_adapters
-from tgi_core.client.base import Opened, Opener
+from tgi_core.client.base import Opener, ReadyShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
@@ -136,7 +136,7 @@ async def _start_components(
 
 async def _opened(
     opener: Opener, directory: Path, model: str, settings: Settings, lifecycle: Lifecycle
-) -> tuple[ServedModel, Opened]:
+) -> tuple[ServedModel, ReadyShard]:
     """Open the shard while the router starts. The first failure cancels both."""
     with progress() as line:
         opening = asyncio.create_task(opener.open(warmup_plan(settings), _both(line, lifecycle.progress)))
@@ -146,7 +146,7 @@ async def _opened(
         except BaseException:
             opening.cancel()
             [outcome] = await asyncio.gather(opening, return_exceptions=True)
-            if isinstance(outcome, Opened):
+            if isinstance(outcome, ReadyShard):
                 await outcome.shard.abandon()
                 await outcome.shard.close()
             raise
@@ -161,11 +161,11 @@ def _served_model(directory: Path, model: str, settings: Settings) -> ServedMode
 
 
 def _run(
-    opener: Opener, opened: Opened, settings: Settings, batches: BatchMetrics, lifecycle: Lifecycle, stack: AsyncExitStack
+    opener: Opener, opened: ReadyShard, settings: Settings, batches: BatchMetrics, lifecycle: Lifecycle, stack: AsyncExitStack
 ) -> tuple[SchedulerLoop, SupervisedShard]:
     """Start the scheduler loop on a supervised shard, which is replaced when lost; `stack` ends both."""
 
-    async def reopen() -> Opened:
+    async def reopen() -> ReadyShard:
         with progress() as line:
             return await opener.open(as_promised(opened.capacity, warmup_plan(settings)), _both(line, lifecycle.progress))
 

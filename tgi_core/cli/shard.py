@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tgi_core.cli.fault_injection import fault_rules
-from tgi_core.cli.options import Resolved, SettingsCommand, named, settings_options
+from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
 from tgi_core.cli.settings_review import review
 from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.errors import StartupError
@@ -65,7 +65,7 @@ def command(
     """
     from tgi_core.server.rank_place import own_place
 
-    settings = named(model, resolved)
+    settings = with_model(model, resolved)
     if parent is not None:
         from tgi_core.server.process import die_with
 
@@ -122,7 +122,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     click.echo(f"listening: {server.address}")
     sys.stdout.flush()
     try:
-        with progress(_Told() if has_parent else None) as show:
+        with progress(_ProgressLines() if has_parent else None) as show:
             host.report_to(show)
             directory = fetch_model(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
@@ -182,7 +182,7 @@ def _listen_for_the_end(stop: threading.Event, has_parent: bool) -> None:
         watch_parent(stop.set)
 
 
-class _Told:
+class _ProgressLines:
     """Prints progress for the parent, at most ten lines per second for each task."""
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ from tgi_core.cli.open_options import open_options
 from tgi_core.cli.ranks import open_ranks
 from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.cli.weights import fetch_adapters
-from tgi_core.client.base import Opened, Opener, Plan, ShardClient
+from tgi_core.client.base import Opener, Plan, ReadyShard, ShardClient
 from tgi_core.client.local import LocalShard
-from tgi_core.client.warming import warm
+from tgi_core.client.warmup import warm_up
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
@@ -96,7 +96,7 @@ class InProcess:
     def __init__(self, directory: Path, settings: Settings) -> None:
         self._directory, self._settings = directory, settings
 
-    async def open(self, plan: Plan, progress: Progress) -> Opened:
+    async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Read the model in a thread and warm it up. Raises StartupError."""
         server = await asyncio.to_thread(self._read, progress)
         return await _warm(LocalShard(server), server.info, plan, progress)
@@ -111,7 +111,7 @@ class InChild:
     def __init__(self, directory: Path, settings: Settings) -> None:
         self._directory, self._settings = directory, settings
 
-    async def open(self, plan: Plan, progress: Progress) -> Opened:
+    async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Start the child and wait until it is warmed up. Raises StartupError."""
         from tgi_core.client.child import open_child_shard  # imports gRPC, which in-process shards do not need
 
@@ -126,7 +126,7 @@ class AtAddress:
     def __init__(self, address: str, directory: Path, settings: Settings) -> None:
         self._address, self._directory, self._settings = address, directory, settings
 
-    async def open(self, plan: Plan, progress: Progress) -> Opened:
+    async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Wait until the shard has loaded its model, and warm it up if necessary. Raises StartupError."""
         from tgi_core.client.connecting import connect
         from tgi_core.server.grpc_address import check_socket
@@ -180,9 +180,9 @@ def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
     return first if longest is None or first < capabilities.max_positions else min(first, longest)
 
 
-async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> Opened:
+async def _warm(shard: ShardClient, info: ShardInfo, plan: Plan, progress: Progress) -> ReadyShard:
     try:
-        return await warm(shard, info, plan, progress)
+        return await warm_up(shard, info, plan, progress)
     except StartupError:
         await shard.close()
         raise

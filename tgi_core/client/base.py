@@ -42,7 +42,7 @@ class ShardClient(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ReadyShard:
     """A warm shard, ready for requests."""
 
     shard: ShardClient
@@ -57,7 +57,7 @@ Plan = Callable[[Capabilities], WarmupPlan]
 class Opener(Protocol):
     """Opens shards of one model."""
 
-    async def open(self, plan: Plan, progress: Progress) -> Opened:
+    async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Open and warm up a shard. Raises StartupError."""
 
 

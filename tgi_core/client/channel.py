@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
 from tgi_core.backend import BackendBug, BackendError, DeviceLost, errors
-from tgi_core.client.answers import wrong
 from tgi_core.client.base import TakenOver
+from tgi_core.client.result_validator import invalid
 from tgi_core.shard_access import ShardAccess
 from tgi_core.wire.frames import MAX_BYTES
 from tgi_core.wire.methods import ERROR_KIND, TOKEN, V3
@@ -153,7 +153,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise wrong(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from error
+        raise invalid(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from error
 
 
 def _raise_if_asked() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
-from tgi_core.client.base import Opened, Plan, ShardClient
-from tgi_core.client.connecting import Connected, connect
+from tgi_core.client.base import Plan, ReadyShard, ShardClient
+from tgi_core.client.connecting import ConnectedShard, connect
 from tgi_core.client.grammars import Release
-from tgi_core.client.warming import warm
+from tgi_core.client.warmup import warm_up
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.run_folder import RunFolder, sweep
@@ -198,13 +198,13 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
     return ShardProcess(process, folder, ours, progress)
 
 
-async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> Opened:
+async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> ReadyShard:
     """Start a shard, wait until it has opened its model, and warm it up. `arguments` are flags of `tgi shard`. Raises
     StartupError."""
     process = await spawn_shard(model, arguments, progress)
     try:
         connected = await _connected(process, model)
-        return await warm(ChildShard(process, connected.shard), connected.info, plan, _untold)
+        return await warm_up(ChildShard(process, connected.shard), connected.info, plan, _untold)
     except BaseException:
         process.kill()  # nothing can be lost yet, and a process that is loading a model would not react to a request to exit
         await process.end()
@@ -215,7 +215,7 @@ def _untold(what: str, done: int, total: int, unit: str) -> None:
     """Ignore progress, which the child has already printed."""
 
 
-async def _connected(process: ShardProcess, model: Path) -> Connected:
+async def _connected(process: ShardProcess, model: Path) -> ConnectedShard:
     address = await process.address()
     try:
         return await connect(address, model, None, _untold, reached=process.hide, steps=process.steps)

@@ -11,8 +11,8 @@ from pathlib import Path
 from tgi_core.backend import API_VERSION, BackendError, Progress
 from tgi_core.client.base import ShardClient
 from tgi_core.client.channel import CallFailed, ShardChannel
-from tgi_core.client.foreign.shard import ForeignShard
 from tgi_core.client.grpc import GrpcShard, with_progress
+from tgi_core.client.upstream_tgi.shard import UpstreamShard
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json, text_config
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -26,7 +26,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class ConnectedShard:
     """A shard that has opened its model, but is not warmed up yet."""
 
     shard: ShardClient
@@ -46,7 +46,7 @@ async def connect(
     access: ShardAccess = ShardAccess(),  # noqa: B008  frozen
     reached: Callable[[], None] | None = None,
     steps: socket.socket | None = None,
-) -> Connected:
+) -> ConnectedShard:
     """Connect to the shard at `unix:PATH` or `HOST:PORT` and wait until it has opened its model. Raises StartupError.
 
     A shard that announces tgi-core's API must have the same major version and the same tokenizer. Any other is driven as a TGI
@@ -64,11 +64,11 @@ async def connect(
             if tokenizer is None:
                 raise StartupError(f"shard at {address}: it does not speak this project's own API")
             await _check_alone(channel)
-            foreign = ForeignShard(channel, info, tokenizer, _vocab_size(model, tokenizer))
-            return Connected(foreign, await foreign.info())
+            upstream = UpstreamShard(channel, info, tokenizer, _vocab_size(model, tokenizer))
+            return ConnectedShard(upstream, await upstream.info())
         _check(info, model, address)
         own.vocab_size = info.capabilities.vocab_size
-        return Connected(own, decode_info(info))
+        return ConnectedShard(own, decode_info(info))
     except (CallFailed, BackendError) as error:
         await channel.close()
         silent = isinstance(error, CallFailed) and error.unreachable and not address.startswith("unix:")

@@ -11,7 +11,7 @@ from functools import partial
 from tgi_core.backend import BackendError
 from tgi_core.grammar import Cost, Grammar, GrammarError, GrammarsBusy
 from tgi_core.grammar.limits import QUICK_SECONDS
-from tgi_core.workers.turns import Turns
+from tgi_core.workers.semaphore import LimitedSemaphore
 
 Release = Callable[[], None]
 """Releases a grammar once, without waiting."""
@@ -31,7 +31,7 @@ def nothing() -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _HeldGrammar:
     grammar: Grammar
     making: asyncio.Task[None]
     users: int = 0
@@ -43,13 +43,16 @@ class HeldGrammars:
 
     def __init__(self, prepare: Callable[[Grammar, Cost], Awaitable[None]], drop: Callable[[Grammar], Awaitable[None]]) -> None:
         self._prepare, self._drop = prepare, drop
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, _HeldGrammar] = {}
         self._dropping: set[asyncio.Task[None]] = set()
-        self._quick, self._slow = Turns(_QUICK, _QUICK_WAITING, _WAIT_S), Turns(_SLOW, _SLOW_WAITING, _WAIT_S)
+        self._quick, self._slow = (
+            LimitedSemaphore(_QUICK, _QUICK_WAITING, _WAIT_S),
+            LimitedSemaphore(_SLOW, _SLOW_WAITING, _WAIT_S),
+        )
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Digests of grammars that the shard has compiled and probably still has, least recently used first."""
-        self._again = Turns(_QUICK, _QUICK_WAITING, _WAIT_S)
-        """Turns of known grammars, which new ones must not hold up."""
+        self._again = LimitedSemaphore(_QUICK, _QUICK_WAITING, _WAIT_S)
+        """For known grammars, which new ones must not hold up."""
 
     async def hold(self, grammar: Grammar, cost: Cost) -> Release:
         """Wait until the shard has compiled a grammar; returns at once for one in use. Raises InvalidGrammar, GrammarsBusy,
@@ -57,7 +60,7 @@ class HeldGrammars:
         digest = grammar.digest
         held = self._held.get(digest)
         if held is None:
-            held = self._held[digest] = _Held(grammar, asyncio.create_task(self._make(grammar, cost)))
+            held = self._held[digest] = _HeldGrammar(grammar, asyncio.create_task(self._make(grammar, cost)))
         held.users += 1
         release = _once(partial(self._leave, digest, held))
         try:
@@ -69,7 +72,7 @@ class HeldGrammars:
 
     async def _make(self, grammar: Grammar, cost: Cost) -> None:
         lane = self._lane(grammar.digest, cost)
-        if not await lane.take():
+        if not await lane.acquire():
             raise GrammarsBusy
         try:
             async with asyncio.timeout(_LONGEST_S):
@@ -77,18 +80,18 @@ class HeldGrammars:
         except TimeoutError:
             raise GrammarsBusy from None
         finally:
-            lane.give_back()
+            lane.release()
         self._known[grammar.digest] = None
         self._known.move_to_end(grammar.digest)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def _lane(self, digest: bytes, cost: Cost) -> Turns:
+    def _lane(self, digest: bytes, cost: Cost) -> LimitedSemaphore:
         if cost.seconds > QUICK_SECONDS:
             return self._slow
         return self._again if digest in self._known else self._quick
 
-    def _leave(self, digest: bytes, held: _Held) -> None:
+    def _leave(self, digest: bytes, held: _HeldGrammar) -> None:
         held.users -= 1
         if held.users == 0:
             del self._held[digest]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tgi_core.backend import BackendError, Capacity, Progress, Scope, WarmupPlan
-from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, ShardChannel, StepStream
 from tgi_core.client.grammars import HeldGrammars, Release
+from tgi_core.client.result_validator import invalid
 from tgi_core.client.steps_link import StepsLink, open_link
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
@@ -53,7 +53,7 @@ class GrpcShard:
         try:
             return decode_capacity(response.capacity)
         except ValueError as error:
-            raise wrong(str(error)) from error
+            raise invalid(str(error)) from error
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Compile a grammar on the shard while it runs steps. Raises InvalidGrammar, GrammarsBusy, BackendError."""
@@ -73,7 +73,7 @@ class GrpcShard:
         except CallFailed as error:
             raise error.translated() from error
         except ValueError as error:
-            raise wrong(str(error)) from error
+            raise invalid(str(error)) from error
 
     async def health(self) -> ShardHealth:
         """Query the shard's health, which works while it computes. Raises DeviceLost if the shard or its device is lost."""
@@ -82,7 +82,7 @@ class GrpcShard:
         except CallFailed as error:
             raise error.translated() from error
         except ValueError as error:
-            raise wrong(str(error)) from error
+            raise invalid(str(error)) from error
 
     async def healthy(self) -> bool:
         """Return whether the shard responds and has not lost its device."""
@@ -131,7 +131,7 @@ async def with_progress(work: Coroutine[Any, Any, T], shard: GrpcShard, progress
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=_PROGRESS_EVERY_S))[0]:
-            done = (await shard.health()).work
+            done = (await shard.health()).task
             if done is not None:
                 progress(done.what, done.done, done.total, done.unit)
         return await task

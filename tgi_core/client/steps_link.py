@@ -7,8 +7,8 @@ import socket
 from typing import Any, cast
 
 from tgi_core.backend import BackendError
-from tgi_core.client.answers import wrong
 from tgi_core.client.channel import CallFailed, parsed
+from tgi_core.client.result_validator import invalid
 from tgi_core.framing import Frames, FrameTooLong
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.wire.frames import MAX_BYTES, Kind, kind_frame
@@ -80,7 +80,7 @@ class StepsLink(asyncio.Protocol):
 
     def _break(self, what: str) -> None:
         """End a connection that has delivered invalid data."""
-        self._broken = self._broken or wrong(what)
+        self._broken = self._broken or invalid(what)
         self._transport.abort()
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Progress, WarmupPlan
-from tgi_core.client.answers import AnswerCheck
-from tgi_core.client.base import Opened, Plan, ShardGone, TakenOver
+from tgi_core.client.base import Plan, ReadyShard, ShardGone, TakenOver
 from tgi_core.client.grammars import Release
-from tgi_core.client.watchdog import Patience, Watchdog
+from tgi_core.client.result_validator import ResultValidator
+from tgi_core.client.watchdog import AdaptiveTimeout, Watchdog
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
@@ -60,7 +60,7 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
     return asked
 
 
-def shortfall(new: Opened, old: Opened) -> str:
+def shortfall(new: ReadyShard, old: ReadyShard) -> str:
     """Describe what `new` lacks compared with `old`; "" if nothing."""
     if new.info.capabilities != old.info.capabilities:
         return "other capabilities"
@@ -76,27 +76,27 @@ def shortfall(new: Opened, old: Opened) -> str:
     return "another draft" if new.capacity.draft != old.capacity.draft else ""
 
 
-def _answers(opened: Opened) -> AnswerCheck:
+def _validator(opened: ReadyShard) -> ResultValidator:
     """The check of a shard's answers. A shard that does not take drafts from the scheduler may have its own."""
-    return AnswerCheck(0 if Feature.SPECULATION in opened.info.capabilities.features else opened.capacity.draft)
+    return ResultValidator(0 if Feature.SPECULATION in opened.info.capabilities.features else opened.capacity.draft)
 
 
 class SupervisedShard:
     """A client of the current shard, and its supervisor. `reopen` opens the next shard. Bound to one event loop."""
 
-    def __init__(self, opened: Opened, reopen: Callable[[], Awaitable[Opened]], rules: RestartRules) -> None:
+    def __init__(self, opened: ReadyShard, reopen: Callable[[], Awaitable[ReadyShard]], rules: RestartRules) -> None:
         self._promised = opened
         self._reopen = reopen
         self._rules = rules
         self._restarts = 0
         self._hang: str | None = None
         self._ended: Callable[[BackendError], None] = lambda error: None
-        self._watchdog = Watchdog(Patience(rules.watchdog_floor), self._hangs)
-        self._opened: Opened | None = opened
+        self._watchdog = Watchdog(AdaptiveTimeout(rules.watchdog_floor), self._hangs)
+        self._opened: ReadyShard | None = opened
         """The shard in use; None while it is being replaced."""
         self._last = opened
         """The shard opened last, which must still be closed after its loss."""
-        self._answers = _answers(opened)
+        self._validator = _validator(opened)
         self._watching = asyncio.create_task(self._watch(opened))
         self._ticking = asyncio.create_task(self._watchdog.run())
 
@@ -136,7 +136,7 @@ class SupervisedShard:
             if self._hang is not None:
                 raise DeviceLost(self._hang) from error
             raise
-        self._answers.check(turn, result)
+        self._validator.check(turn, result)
         self._watchdog.end()
         if self._restarts and result.result is not None and any(made.tokens for made in result.result.generations):
             self._restarts, self._watchdog.factor = 0, 1
@@ -194,7 +194,7 @@ class SupervisedShard:
         self._restarts += 1
         _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))
 
-    async def _another(self) -> Opened:
+    async def _another(self) -> ReadyShard:
         """Open the next shard. Raises StartupError, also if its capacity is smaller."""
         opened = await self._reopen()
         lacks = shortfall(opened, self._promised)
@@ -216,14 +216,14 @@ class SupervisedShard:
         self._hang = text
         await self.abandon()
 
-    async def _watch(self, opened: Opened) -> None:
+    async def _watch(self, opened: ReadyShard) -> None:
         reason = await opened.shard.ended()
         if self._opened is opened:
             self._ended(DeviceLost(self._hang or reason))
 
-    def _attach(self, opened: Opened) -> None:
+    def _attach(self, opened: ReadyShard) -> None:
         self._opened = self._last = opened
-        self._answers = _answers(opened)
+        self._validator = _validator(opened)
         self._watching = asyncio.create_task(self._watch(opened))
 
     def _detach(self) -> str | None:

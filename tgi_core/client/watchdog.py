@@ -49,14 +49,14 @@ def _tokens(launch: StepVerb) -> int:
     return granted + (sum(item.request.take for item in launch.requests) if isinstance(launch, Prefill) else 0)
 
 
-class Patience:
+class AdaptiveTimeout:
     """Time limits of turns: the floor, or a multiple of the median of turns in the same size class. Class sizes double."""
 
     def __init__(self, floor: float) -> None:
         self.floor = floor
         self._seconds: dict[int, deque[float]] = {}
 
-    def note(self, size: int, seconds: float) -> None:
+    def observe(self, size: int, seconds: float) -> None:
         """Record a completed turn."""
         self._seconds.setdefault(size.bit_length(), deque(maxlen=_REMEMBERED)).append(seconds)
 
@@ -75,16 +75,18 @@ class Patience:
 class Watchdog:
     """Calls `hangs`, with a message, once for each turn that takes too long. Bound to one event loop."""
 
-    def __init__(self, patience: Patience, hangs: Callable[[str], Awaitable[None]], clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, timeout: AdaptiveTimeout, hangs: Callable[[str], Awaitable[None]], clock: Callable[[], float] = time.monotonic
+    ):
         self.factor = 1
         """Multiplier of the time limit; grows with alarms that recur after a restart."""
-        self._patience, self._hangs, self._clock = patience, hangs, clock
+        self._timeout, self._hangs, self._clock = timeout, hangs, clock
         self._sizes = StepSizes()
         self._began: float | None = None
         self._size = 0
         self._age = 0.0
         self._last_tick = clock()
-        self.period = min(_TICK_S, patience.floor / _TICKS_IN_FLOOR)
+        self.period = min(_TICK_S, timeout.floor / _TICKS_IN_FLOOR)
 
     def begin(self, turn: Turn) -> None:
         """Record the start of a turn."""
@@ -93,7 +95,7 @@ class Watchdog:
     def end(self) -> None:
         """Record the end of a turn."""
         if self._began is not None:
-            self._patience.note(self._size, self._clock() - self._began)
+            self._timeout.observe(self._size, self._clock() - self._began)
             self._began = None
 
     def forget(self) -> None:
@@ -115,6 +117,6 @@ class Watchdog:
         if self._began is None:
             return
         self._age = min(self._age + passed, now - self._began)
-        if self._age > self.factor * self._patience.seconds(self._size):
+        if self._age > self.factor * self._timeout.seconds(self._size):
             self._began = None
             await self._hangs(f"the shard hangs: its step has not ended for {self._age:.1f} s")

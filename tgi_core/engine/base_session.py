@@ -1,4 +1,4 @@
-"""The base of the engine's sessions: capabilities, the ledger, and the outcomes of steps until they are read."""
+"""The base of the engine's sessions: capabilities, the tracker, and the outcomes of steps until they are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, Ledger, Work
+from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner
@@ -64,7 +64,7 @@ class BaseSession(ABC):
             cache_dtype=asked,
         )
         self._capacity: Capacity | None = None
-        self._ledger: Ledger | None = None
+        self._tracker: BatchTracker | None = None
         self._outcomes: dict[int, Rows | BackendError] = {}
         self._failed: set[int] = set()
         self._steps = 0
@@ -84,31 +84,31 @@ class BaseSession(ABC):
         self._make_ready()
         for request in batch:
             check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
+        return self._launch(self._open_tracker.prefill(batch, cached, grants))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Go on with live batches, merged into one."""
         self._make_ready()
-        return self._launch(self._book.decode(batches, grants))
+        return self._launch(self._open_tracker.decode(batches, grants))
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep the named rows, in the order of the batch."""
-        return self._book.filter(batch, keep)
+        return self._open_tracker.filter(batch, keep)
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop one batch, or all."""
-        return Cleared(self._book.clear(batch))
+        return Cleared(self._open_tracker.clear(batch))
 
     @abstractmethod
     def _make_ready(self) -> None:
-        """Prepare for a step call, before the ledger changes. Raises DeviceLost."""
+        """Prepare for a step call, before the tracker changes. Raises DeviceLost."""
 
     @abstractmethod
-    def _launch(self, launch: Launch) -> Step:
-        """Launch a step that the ledger has accepted."""
+    def _launch(self, launch: LaunchedStep) -> Step:
+        """Launch a step that the tracker has accepted."""
 
     @property
     def runner(self) -> Runner:
@@ -121,10 +121,10 @@ class BaseSession(ABC):
         return self._shape
 
     @property
-    def _book(self) -> Ledger:
-        if self._ledger is None:
+    def _open_tracker(self) -> BatchTracker:
+        if self._tracker is None:
             raise InvalidRequest("the session is not warmed up, or closed")
-        return self._ledger
+        return self._tracker
 
     def _check_plan(self, plan: WarmupPlan) -> None:
         """Raises InvalidRequest on a second warmup or an impossible plan."""
@@ -135,9 +135,9 @@ class BaseSession(ABC):
             raise InvalidRequest(f"block size {plan.block_size} is not among {sizes}")
 
     def _promise(self, capacity: Capacity) -> Capacity:
-        """Create the ledger with these limits."""
+        """Create the tracker with these limits."""
         self._capacity = capacity
-        self._ledger = Ledger(self._capabilities, capacity)
+        self._tracker = BatchTracker(self._capabilities, capacity)
         return capacity
 
     def _taken(self, step: Step) -> Rows:
@@ -147,23 +147,25 @@ class BaseSession(ABC):
             raise InvalidRequest(f"step {step.id} was read before, or never launched")
         self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
         if isinstance(outcome, BackendError):
-            self._book.kill(step)
+            self._open_tracker.kill(step)
             raise outcome
         return outcome
 
-    def _going(self, launch: Launch, unread: Iterable[Launch] = ()) -> list[Work]:
+    def _going(self, launch: LaunchedStep, unread: Iterable[LaunchedStep] = ()) -> list[RowInput]:
         """The work of a step without failed rows. Those skip every step until the core filters them away; `unread` are steps launched
         before that."""
         if self._failed:
-            self._failed &= self._book.live_ids | {work.row.request.id for item in (launch, *unread) for work in item.work}
-        return [work for work in launch.work if work.row.request.id not in self._failed]
+            self._failed &= self._open_tracker.live_ids | {
+                row_input.row.request.id for item in (launch, *unread) for row_input in item.row_inputs
+            }
+        return [row_input for row_input in launch.row_inputs if row_input.row.request.id not in self._failed]
 
-    def _keep(self, work: Work, row: Row) -> None:
+    def _keep(self, row_input: RowInput, row: Row) -> None:
         """Record a row's result of a step."""
-        if work.drafts:
-            work.row.accept(row.tokens)
+        if row_input.drafts:
+            row_input.row.accept(row.tokens)
         else:
-            work.row.tokens.extend(row.tokens)
+            row_input.row.tokens.extend(row.tokens)
         if row.fault is not None:
             self._failed.add(row.request_id)
 

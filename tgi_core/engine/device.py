@@ -18,10 +18,10 @@ from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import attempt
-from tgi_core.engine.self_check import Provable
+from tgi_core.engine.self_check import SelfCheckable
 
 
-class TableRunner(Runner, Provable, Protocol):
+class TableRunner(Runner, SelfCheckable, Protocol):
     """A runner of a whole decoder from its table."""
 
 

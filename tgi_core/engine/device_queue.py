@@ -47,7 +47,7 @@ class Graph(Protocol):
         """Within work of `DeviceQueue.run`: enqueue the captured work again, over the same tensors, without running its Python."""
 
 
-class GraphMaker(Protocol):
+class GraphCapturer(Protocol):
     """Captures work. Its graphs share one memory pool and are replayed one after another; the largest is captured first."""
 
     def capture(self, work: Work) -> Graph:
@@ -93,8 +93,8 @@ class DeviceQueue(Protocol):
     def record(self) -> Event:
         """An event at the current end of the queue."""
 
-    def graphs(self) -> GraphMaker | str:
-        """A new graph maker with its own pool, or why this device has none or the operator has switched it off."""
+    def graphs(self) -> GraphCapturer | str:
+        """A new `GraphCapturer` with its own pool, or why this device has none or the operator has switched it off."""
 
     def sampler(self) -> StepSampler:
         """The sampler of plain rows on the device."""

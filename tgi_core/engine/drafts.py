@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Feature, Kernel, Request
-from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.agreement import MODEL_ERRORS, relative_difference
+from tgi_core.backend.batch_tracker import RowInput, RowState
+from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.runner import Runner
 
@@ -86,21 +86,21 @@ def _together(runner: PagedRunner, take: int) -> Tensor:
     return found
 
 
-def _begun(runner: PagedRunner, id: int) -> LiveRow:
+def _begun(runner: PagedRunner, id: int) -> RowState:
     """A row that has run its prompt, in the block of its number."""
     vocab = runner.shape.vocab_size
     tokens = tuple((7 * place + id) % vocab for place in range(_PROMPT + _MOST))
     if runner.cache is None:
         runner.use_probe_cache()
-    row = LiveRow(Request(id, tokens[:_PROMPT], _PROMPT, 0, ((id,),), 1), list(tokens), 0, ([id],))
+    row = RowState(Request(id, tokens[:_PROMPT], _PROMPT, 0, ((id,),), 1), list(tokens), 0, ([id],))
     runner.run([_next(row, _PROMPT)])
     return row
 
 
-def _next(row: LiveRow, take: int) -> Work:
+def _next(row: RowState, take: int) -> RowInput:
     """A row's next tokens, those after the first as drafts once its prompt is complete."""
     start = row.computed
     row.computed += take
     drafts = tuple(row.tokens[start + 1 : start + take]) if start >= _PROMPT else ()
-    known = LiveRow(row.request, row.tokens[: start + take - len(drafts)], row.computed, row.tables)
-    return Work(known, start, take, True, drafts)
+    known = RowState(row.request, row.tokens[: start + take - len(drafts)], row.computed, row.tables)
+    return RowInput(known, start, take, True, drafts)

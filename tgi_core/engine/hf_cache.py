@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, OutOfMemory, WarmupPlan
-from tgi_core.backend.ledger import Work
-from tgi_core.engine.agreement import Agree
+from tgi_core.backend.batch_tracker import RowInput
+from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.build import text_config
@@ -160,29 +160,29 @@ class HFCacheRunner:
         per_token = -(-(sizes[1] - sizes[0]) // 4)
         return max(0, sizes[0] - 4 * per_token), per_token
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step, row by row."""
         last: list[Tensor] = []
         prompt: dict[int, Tensor] = {}
         with torch.inference_mode():
-            for work in works:
-                if following := following_tokens(work):
-                    hidden = self._run(work, work.take, self._model.hidden)
+            for row_input in row_inputs:
+                if following := following_tokens(row_input):
+                    hidden = self._run(row_input, row_input.take, self._model.hidden)
                     wanted = torch.tensor(following, device=hidden.device)
-                    prompt[work.row.request.id] = prompt_logprobs(self._model.logits, hidden[: len(following)], wanted)
+                    prompt[row_input.row.request.id] = prompt_logprobs(self._model.logits, hidden[: len(following)], wanted)
                     logits = self._model.logits(hidden[-1:])
                 else:
-                    logits = self._run(work, 1, self._model.run)
-                if work.yields:
+                    logits = self._run(row_input, 1, self._model.run)
+                if row_input.yields:
                     last.append(logits[-1])
             return StepLogits(torch.stack(last) if last else torch.zeros(0, self.shape.vocab_size), prompt)
 
-    def _run(self, work: Work, keep: int, run: Callable[[list[int], int, dict[str, Any], int], Tensor]) -> Tensor:
-        slot = work.row.tables[0][0]
-        if work.start == 0:
+    def _run(self, row_input: RowInput, keep: int, run: Callable[[list[int], int, dict[str, Any], int], Tensor]) -> Tensor:
+        slot = row_input.row.tables[0][0]
+        if row_input.start == 0:
             self._slots[slot] = self._model.new_cache()
-        with self._adapters.whole(work.row.request.adapter):
-            return run(work.row.tokens[: work.start + work.take], work.start, self._slots[slot], keep)
+        with self._adapters.whole(row_input.row.request.adapter):
+            return run(row_input.row.tokens[: row_input.start + row_input.take], row_input.start, self._slots[slot], keep)
 
     def release(self) -> None:
         """Free the caches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.runner import ScoredPrompts
 
@@ -22,17 +22,17 @@ class Selection:
     scored: ScoredPrompts
 
 
-def selected_tokens(works: Sequence[Work], step: StepMetadata) -> Selection:
+def selected_tokens(row_inputs: Sequence[RowInput], step: StepMetadata) -> Selection:
     """The tokens whose logits the rows of a step need."""
     ends: dict[int, int] = {}
     scored = ScoredPrompts()
-    for work, start, end in zip(step.order, step.cu_seqlens[:-1].tolist(), step.cu_seqlens[1:].tolist(), strict=True):
-        ends[work.row.request.id] = end
-        scored.add(work, start)
+    for row_input, start, end in zip(step.order, step.cu_seqlens[:-1].tolist(), step.cu_seqlens[1:].tolist(), strict=True):
+        ends[row_input.row.request.id] = end
+        scored.add(row_input, start)
     kept, first = list[int](), dict[int, int]()
-    for work in works:
-        if work.yields:
-            end = ends[work.row.request.id]
-            first[work.row.request.id] = len(kept)
-            kept += range(end - 1 - len(work.drafts), end)
+    for row_input in row_inputs:
+        if row_input.yields:
+            end = ends[row_input.row.request.id]
+            first[row_input.row.request.id] = len(kept)
+            kept += range(end - 1 - len(row_input.drafts), end)
     return Selection(kept, first, scored)

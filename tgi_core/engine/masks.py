@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import MaskSource
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.masking import mask_row
 
 
-def allowed_tokens(source: MaskSource, rows: Sequence[LiveRow], shape: torch.Size) -> Tensor:
+def allowed_tokens(source: MaskSource, rows: Sequence[RowState], shape: torch.Size) -> Tensor:
     """[rows, vocabulary] bool. A row without a mask allows every token; one whose mask has the wrong size allows none."""
     vocab = shape[-1]
     allowed = torch.ones(shape, dtype=torch.bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
-from tgi_core.engine.agreement import Agree
+from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 

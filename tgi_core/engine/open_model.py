@@ -32,7 +32,7 @@ from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner
-from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, probe_ids, prove
+from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.sync_session import SyncSession
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
@@ -140,7 +140,7 @@ def load_table(
 
     def check() -> None:
         try:
-            prove(runner, expected, RAGGED_CHUNKS)
+            check_runner(runner, expected, RAGGED_CHUNKS)
         except NotRagged as error:
             raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
         _log.info("%s runs from its table", table.model_type)

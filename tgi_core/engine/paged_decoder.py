@@ -21,9 +21,9 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
-from tgi_core.engine.selection import Named, attempt, first_supported
+from tgi_core.engine.selection import HasName, attempt, first_supported
 
-_Choice = TypeVar("_Choice", bound=Named)
+_Choice = TypeVar("_Choice", bound=HasName)
 
 
 class PagedDecoderRunner(PagedRunner):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
-from tgi_core.backend.ledger import Work
-from tgi_core.engine.agreement import Agree
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.attention.provider import AttentionProvider, MakesLayers
+from tgi_core.engine.attention.provider import AttentionProvider, KVCacheAllocator
+from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import selected_tokens
 from tgi_core.engine.memory import plan_capacity
@@ -48,24 +48,24 @@ class PagedRunner(ABC):
 
     @abstractmethod
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """What `logits` takes, [kept, ...], of a step's flat tokens `keep`, or of all; see `Enqueued.forward`."""
+        """What `logits` takes, [kept, ...], of a step's flat tokens `keep`, or of all; see `CapturableRunner.forward`."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [tokens, vocabulary]: the output head. Only enqueues."""
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `Enqueued.forward`."""
+        """Logits [kept, vocabulary] of a step's flat tokens `keep`, or of all; see `CapturableRunner.forward`."""
         return self.logits(self.hidden(step, keep))
 
     def forward_scored(self, step: StepMetadata, keep: Tensor, scored: ScoredTokens) -> tuple[Tensor, Tensor]:
-        """Logits of the flat tokens `keep`, and logprobs of prompt tokens; see `Enqueued.forward_scored`."""
+        """Logits of the flat tokens `keep`, and logprobs of prompt tokens; see `CapturableRunner.forward_scored`."""
         hidden = self.hidden(step, torch.cat((keep, scored.places)))
         kept = len(keep)
         return self.logits(hidden[:kept]), prompt_logprobs(self.logits, hidden[kept:], scored.following)
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
-        """Allocate the cache and promise limits; see `Enqueued.reserve`. Raises OutOfMemory."""
+        """Allocate the cache and promise limits; see `CapturableRunner.reserve`. Raises OutOfMemory."""
         capacity = self.promise(plan, shares)
         self.allocate(capacity)
         return capacity
@@ -87,18 +87,18 @@ class PagedRunner(ABC):
         """Use a cache of two blocks, for the self-check."""
         self._use_cache(2, self.block_sizes[0])
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step."""
-        step = build(self._arranged(works), self.block_size, self._kit.device)
-        tokens = selected_tokens(works, step)
+        step = build(self._arranged(row_inputs), self.block_size, self._kit.device)
+        tokens = selected_tokens(row_inputs, step)
         with torch.inference_mode():
             if tokens.scored.places:
                 scored = ScoredTokens(self._upload(tokens.scored.places), self._upload(tokens.scored.following))
                 logits, scores = self.forward_scored(step, self._upload(tokens.kept), scored)
-                return StepLogits.of(works, logits, tokens.first, tokens.scored.by_request(scores))
+                return StepLogits.of(row_inputs, logits, tokens.first, tokens.scored.by_request(scores))
             every = tokens.kept == list(range(step.cu_seqlens[-1]))
             logits = self.forward(step, None if every else self._upload(tokens.kept))
-            return StepLogits.of(works, logits, tokens.first)
+            return StepLogits.of(row_inputs, logits, tokens.first)
 
     def _upload(self, indices: list[int]) -> Tensor:
         """int64 on the device."""
@@ -111,12 +111,12 @@ class PagedRunner(ABC):
     def _use_cache(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
-        new_layers = provider.new_layers if isinstance(provider, MakesLayers) else None
+        new_layers = provider.new_layers if isinstance(provider, KVCacheAllocator) else None
         self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers)
 
-    def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
+    def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
         """The works in the order in which the model runs them."""
-        return works
+        return row_inputs
 
     def _cache_in_use(self) -> PagedCache:
         if self.cache is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tgi_core.backend import BackendError
 from tgi_core.engine.accelerator.queue import DeviceEvent, StreamEvent, Translate
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+from tgi_core.engine.device_queue import GraphCapturer, StepSampler, Usage, Work
 
 
 class PlainQueue:
@@ -32,7 +32,7 @@ class PlainQueue:
         """The end as it is now."""
         return StreamEvent(self._mark(), self._translate)
 
-    def graphs(self) -> GraphMaker | str:
+    def graphs(self) -> GraphCapturer | str:
         """None."""
         return "it runs programs"
 

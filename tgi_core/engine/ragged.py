@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from tgi_core.backend.ledger import Work
-from tgi_core.engine.agreement import Agree
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
-from tgi_core.engine.attention.interface import AttentionParameters, attending
+from tgi_core.engine.attention.interface import AttentionParameters, use_attention
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.calling import ModelCall
@@ -29,7 +29,7 @@ class RaggedStep:
         self.layer = 0
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
-        """Write the layer's keys and values, then attend; see `Attending`."""
+        """Write the layer's keys and values, then attend; see `AttentionImpl`."""
         layer = self.cache.layers[self.layer]
         self.layer += 1
         if self.metadata.begun is not None:
@@ -67,8 +67,8 @@ class RaggedRunner(PagedRunner):
         return self._call.logits(hidden)
 
     def _run(self, step: StepMetadata, keep: Tensor | None, run: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
-        with attending(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step):
+        with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step):
             return run(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
 
-    def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
-        return self._adapters.arranged(works)
+    def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
+        return self._adapters.arranged(row_inputs)

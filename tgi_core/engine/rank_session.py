@@ -19,7 +19,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, StepLogits
@@ -60,19 +60,19 @@ class RankSession(SyncSession):
         self._collectives.close()
         return closed
 
-    def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
+    def _sample(self, row_inputs: list[RowInput], logits: StepLogits) -> tuple[Row, ...]:
         self._collectives.settle()  # rank 0 reads logits next, which would wait forever for a rank that is lost
-        yielding = [work for work in works if work.yields]
-        width = 1 + max((len(work.drafts) for work in yielding), default=0)
+        yielding = [row_input for row_input in row_inputs if row_input.yields]
+        width = 1 + max((len(row_input.drafts) for row_input in yielding), default=0)
         if not self._collectives.leads:
-            return self._follow(works, self._told([[]] * len(yielding), width))
+            return self._follow(row_inputs, self._told([[]] * len(yielding), width))
         try:
-            rows = super()._sample(works, logits)
+            rows = super()._sample(row_inputs, logits)
         except BaseException:
             self._told([[_NO_STEP]] * len(yielding), width)
             raise
         made = {row.request_id: [*row.tokens, *([] if row.fault is None else [_FAULT])] for row in rows}
-        self._told([made[work.row.request.id] for work in yielding], width)
+        self._told([made[row_input.row.request.id] for row_input in yielding], width)
         return rows
 
     def _told(self, made: list[list[int]], width: int) -> list[list[int]]:
@@ -81,16 +81,16 @@ class RankSession(SyncSession):
         told = self._collectives.tell(flat) if flat else []
         return [told[at : at + width] for at in range(0, len(told), width)]
 
-    def _follow(self, works: list[Work], told: list[list[int]]) -> tuple[Row, ...]:
+    def _follow(self, row_inputs: list[RowInput], told: list[list[int]]) -> tuple[Row, ...]:
         """Rows with the tokens from rank 0, for those that yield."""
         if [_NO_STEP] in [row[:1] for row in told]:
             raise BackendBug("rank 0 could not sample")
         given, rows = iter(told), []
-        for work in works:
-            made = next(given) if work.yields else []
+        for row_input in row_inputs:
+            made = next(given) if row_input.yields else []
             fault = RowFault(RowFaultKind.SAMPLER, "it failed on rank 0") if _FAULT in made else None
             tokens = tuple(token for token in made if token >= 0)
-            row = Row(work.row.request.id, tokens, drafted=len(work.drafts), fault=fault)
-            self._keep(work, row)
+            row = Row(row_input.row.request.id, tokens, drafted=len(row_input.drafts), fault=fault)
+            self._keep(row_input, row)
             rows.append(row)
         return tuple(rows)

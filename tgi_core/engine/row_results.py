@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import MaskSource, OutOfMemory, Row
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.drafts import with_next
-from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.masks import allowed_tokens
 from tgi_core.engine.runner import StepLogits, prompt_positions
@@ -20,22 +20,25 @@ from tgi_core.engine.sampler import PlainSampler, Sampled, sample, sample_each
 _log = logging.getLogger(__name__)
 
 
-def row_results(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
-    """A row for every work, in order; the works are not changed. Requests the masks of rows that have one."""
-    rows = _newest(works, logits, masks)
-    return tuple(_verified(works, rows, logits, masks)) if logits.drafts else tuple(rows)
+def row_results(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskSource | None) -> tuple[Row, ...]:
+    """A row for every input, in order; the inputs are not changed. Requests the masks of rows that have one."""
+    rows = _newest(row_inputs, logits, masks)
+    return tuple(_verified(row_inputs, rows, logits, masks)) if logits.drafts else tuple(rows)
 
 
-def _verified(works: Sequence[Work], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
+def _verified(row_inputs: Sequence[RowInput], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
     """Add to rows whose token is their first draft the tokens at the positions of their drafts, up to the first that is not the draft.
 
     One round per position, over all rows that have come so far. A row is sampled as if it had its tokens from earlier steps.
     """
-    rows = [replace(row, drafted=len(work.drafts)) if work.drafts else row for work, row in zip(works, rows, strict=True)]
+    rows = [
+        replace(row, drafted=len(row_input.drafts)) if row_input.drafts else row
+        for row_input, row in zip(row_inputs, rows, strict=True)
+    ]
     going = [
-        _Accepted(place, work.drafts, replace(work.row, tokens=[*work.row.tokens, *row.tokens]))
-        for place, (work, row) in enumerate(zip(works, rows, strict=True))
-        if work.drafts and row.tokens == work.drafts[:1]
+        _Accepted(place, row_input.drafts, replace(row_input.row, tokens=[*row_input.row.tokens, *row.tokens]))
+        for place, (row_input, row) in enumerate(zip(row_inputs, rows, strict=True))
+        if row_input.drafts and row.tokens == row_input.drafts[:1]
     ]
     done = 0
     while going:
@@ -58,10 +61,10 @@ class _Accepted:
 
     place: int
     drafts: tuple[int, ...]
-    row: LiveRow
+    row: RowState
 
 
-def _sampled(scores: Tensor, rows: Sequence[LiveRow], masks: MaskSource | None, plain_sampler: PlainSampler | None) -> Sampled:
+def _sampled(scores: Tensor, rows: Sequence[RowState], masks: MaskSource | None, plain_sampler: PlainSampler | None) -> Sampled:
     """A token for each of `rows` by its logits in `scores` [rows, vocabulary], under its mask."""
     masked = masks is not None and any(row.request.masked for row in rows)
     allowed = allowed_tokens(masks, rows, scores.shape).to(scores.device) if masks is not None and masked else None
@@ -74,24 +77,26 @@ def _sampled(scores: Tensor, rows: Sequence[LiveRow], masks: MaskSource | None, 
         return sample_each(scores, rows, allowed)
 
 
-def _newest(works: Sequence[Work], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
+def _newest(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
     """A row for every work, with the token after its newest one."""
-    yielding = [work.row for work in works if work.yields]
+    yielding = [row_input.row for row_input in row_inputs if row_input.yields]
     sampled = _sampled(logits.last, yielding, masks, logits.plain_sampler)
     places = {row.request.id: index for index, row in enumerate(yielding)}
     rows = []
-    for work in works:
-        prompt = _prompt_logprobs(work, logits)
-        place = places.get(work.row.request.id)
+    for row_input in row_inputs:
+        prompt = _prompt_logprobs(row_input, logits)
+        place = places.get(row_input.row.request.id)
         rows.append(
-            Row(work.row.request.id, prompt_logprobs=prompt) if place is None else sampled.result(place, work.row, prompt)
+            Row(row_input.row.request.id, prompt_logprobs=prompt)
+            if place is None
+            else sampled.result(place, row_input.row, prompt)
         )
     return rows
 
 
-def _prompt_logprobs(work: Work, logits: StepLogits) -> tuple[float | None, ...]:
+def _prompt_logprobs(row_input: RowInput, logits: StepLogits) -> tuple[float | None, ...]:
     """Those of the positions run in this step, with the leading None of token 0."""
-    if not work.row.request.want.prompt_logprobs or work.start >= work.row.request.prompt_len:
+    if not row_input.row.request.want.prompt_logprobs or row_input.start >= row_input.row.request.prompt_len:
         return ()
-    first: tuple[float | None, ...] = (None,) if work.start == 0 else ()
-    return (*first, *logits.prompt[work.row.request.id].tolist()) if prompt_positions(work) else first
+    first: tuple[float | None, ...] = (None,) if row_input.start == 0 else ()
+    return (*first, *logits.prompt[row_input.row.request.id].tolist()) if prompt_positions(row_input) else first

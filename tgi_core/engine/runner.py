@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.prompt_scores import ScoredTokens
 from tgi_core.engine.sampler import PlainSampler
@@ -33,7 +33,7 @@ class StepLogits:
     @classmethod
     def of(
         cls,
-        works: Sequence[Work],
+        row_inputs: Sequence[RowInput],
         kept: Tensor,
         first: Mapping[int, int],
         prompt: dict[int, Tensor] | None = None,
@@ -41,8 +41,12 @@ class StepLogits:
     ) -> StepLogits:
         """From logits `kept` [kept, vocabulary]: by request, `first` is the place of those after its newest token; those after its drafts
         follow."""
-        yielding = [(work, first[work.row.request.id]) for work in works if work.yields]
-        drafts = {work.row.request.id: kept[at + 1 : at + 1 + len(work.drafts)] for work, at in yielding if work.drafts}
+        yielding = [(row_input, first[row_input.row.request.id]) for row_input in row_inputs if row_input.yields]
+        drafts = {
+            row_input.row.request.id: kept[at + 1 : at + 1 + len(row_input.drafts)]
+            for row_input, at in yielding
+            if row_input.drafts
+        }
         places = [at for _, at in yielding]
         last = (
             kept
@@ -52,18 +56,18 @@ class StepLogits:
         return cls(last, prompt or {}, plain_sampler, drafts)
 
 
-def prompt_positions(work: Work) -> int:
+def prompt_positions(row_input: RowInput) -> int:
     """How many of a row's positions in a step are followed by a prompt token whose logprob is requested."""
-    request = work.row.request
+    request = row_input.row.request
     if not request.want.prompt_logprobs:
         return 0
-    return max(0, min(work.start + work.take, request.prompt_len - 1) - work.start)
+    return max(0, min(row_input.start + row_input.take, request.prompt_len - 1) - row_input.start)
 
 
-def following_tokens(work: Work) -> list[int]:
+def following_tokens(row_input: RowInput) -> list[int]:
     """The tokens after those positions."""
-    first = work.start + 1
-    return work.row.tokens[first : first + prompt_positions(work)]
+    first = row_input.start + 1
+    return row_input.row.tokens[first : first + prompt_positions(row_input)]
 
 
 @dataclass(slots=True)
@@ -75,11 +79,11 @@ class ScoredPrompts:
     following: list[int] = field(default_factory=list)
     prompts: dict[int, slice] = field(default_factory=dict)
 
-    def add(self, work: Work, first: int) -> int:
+    def add(self, row_input: RowInput, first: int) -> int:
         """Add those of a row whose first token is at `first`. Returns how many there are."""
-        asked = following_tokens(work)
+        asked = following_tokens(row_input)
         if asked:
-            self.prompts[work.row.request.id] = slice(len(self.places), len(self.places) + len(asked))
+            self.prompts[row_input.row.request.id] = slice(len(self.places), len(self.places) + len(asked))
             self.places += range(first, first + len(asked))
             self.following += asked
         return len(asked)
@@ -111,14 +115,14 @@ class Runner(Protocol):
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Allocate the cache and promise limits. Raises OutOfMemory."""
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
-        """Compute one step. Writes only the positions of the works."""
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
+        """Compute one step. Writes only the positions of these inputs."""
 
     def release(self) -> None:
         """Free the cache. Idempotent."""
 
 
-class Enqueued(Protocol):
+class CapturableRunner(Protocol):
     """A runner whose step is a function of tensors on the device, so that it can be enqueued ahead of the host and captured."""
 
     @property

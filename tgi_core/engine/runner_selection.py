@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
-from tgi_core.engine.agreement import MODEL_ERRORS, Agree
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
+from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
@@ -32,7 +32,7 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, probe_ids, prove
+from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -70,7 +70,7 @@ def select_runner(
     adapters.install(model)
     own = HFCacheRunner(model, shape, kit, adapters, agree, why_own)
     try:
-        prove(own, expected, OWN_CACHE_CHUNKS)
+        check_runner(own, expected, OWN_CACHE_CHUNKS)
     except MODEL_ERRORS as reason:
         raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {_one_line(reason)}") from reason
     return own, own.shape
@@ -99,7 +99,7 @@ def _ragged(
     replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
     try:
-        prove(runner, expected, RAGGED_CHUNKS)
+        check_runner(runner, expected, RAGGED_CHUNKS)
     except MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         model = source.build(progress)
@@ -109,7 +109,7 @@ def _ragged(
         runner = RaggedRunner(call, runner.layers, shape, kit, runner.provider, adapters, agree)
         runner.kernels = kernels
         if adapters.names:
-            prove(runner, expected, RAGGED_CHUNKS)
+            check_runner(runner, expected, RAGGED_CHUNKS)
         return runner
     runner.kernels = (*runner.kernels, *linears.kernels())
     runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes)
@@ -132,7 +132,7 @@ def _with_attention(
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         if agree(int(not reason)):
             try:
-                prove(runner(provider), {None: expected[None]}, RAGGED_CHUNKS)
+                check_runner(runner(provider), {None: expected[None]}, RAGGED_CHUNKS)
             except MODEL_ERRORS as error:
                 failures.append(error)
                 reason = _one_line(error)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Row, RowFault, RowFaultKind, SamplingField, TopToken
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
 from tgi_core.backend.sampling_spec import HOST_ONLY, PENALTIES, without
 from tgi_core.engine.failures import TORCH_ERRORS
@@ -46,7 +46,7 @@ class Sampled:
     top: list[tuple[TopToken, ...]]
     faults: dict[int, RowFault]
 
-    def result(self, index: int, row: LiveRow, prompt_logprobs: tuple[float | None, ...]) -> Row:
+    def result(self, index: int, row: RowState, prompt_logprobs: tuple[float | None, ...]) -> Row:
         """What the contract returns for one row."""
         request = row.request
         if index in self.faults:
@@ -63,20 +63,22 @@ class Sampled:
 class PlainSampler(Protocol):
     """A device's fast sampler for plain rows: those that take the argmax, or a draw at a temperature without filters and penalties."""
 
-    def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> Chosen:
+    def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> SampledTokens:
         """A token for each of `rows` of logits [rows, vocabulary]: a draw at (temperature, uniform number) by the formula, or the argmax
         if the temperature is 0. Logprobs of argmax tokens may be missing unless `totals`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SampledTokens:
     """Tokens and their logprobs, row by row; a row whose logits are not finite has token -1."""
 
     tokens: list[int]
     logprobs: list[float]
 
 
-def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, plain_sampler: PlainSampler | None = None) -> Sampled:
+def sample(
+    logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None, plain_sampler: PlainSampler | None = None
+) -> Sampled:
     """One token per row. `logits` [rows, vocabulary]; `allowed` alike, bool, or None when no row is masked."""
     vocab = logits.shape[-1]
     plain = [i for i, row in enumerate(rows) if is_plain(row, vocab)] if plain_sampler is not None else []
@@ -94,7 +96,7 @@ def sample(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None, plai
     return sampled
 
 
-def is_plain(row: LiveRow, vocab: int) -> bool:
+def is_plain(row: RowState, vocab: int) -> bool:
     """Whether a row needs nothing but the argmax or a draw at a temperature."""
     request = row.request
     sampling = request.sampling
@@ -107,7 +109,7 @@ def is_plain(row: LiveRow, vocab: int) -> bool:
 
 
 def _choose_plain(
-    sampled: Sampled, logits: Tensor, rows: Sequence[LiveRow], plain: Sequence[int], plain_sampler: PlainSampler
+    sampled: Sampled, logits: Tensor, rows: Sequence[RowState], plain: Sequence[int], plain_sampler: PlainSampler
 ) -> None:
     draws = []
     for i in plain:
@@ -121,7 +123,7 @@ def _choose_plain(
             sampled.faults[i] = NOT_FINITE
 
 
-def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+def _sample_any(logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None) -> Sampled:
     """The general sampler, for any row, with torch's operators."""
     scores = logits.float()
     faults = _not_finite(scores)
@@ -148,7 +150,7 @@ def _sample_any(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None)
     return Sampled(tokens.tolist(), logprobs.tolist(), top, faults)
 
 
-def sample_each(logits: Tensor, rows: Sequence[LiveRow], allowed: Tensor | None) -> Sampled:
+def sample_each(logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None) -> Sampled:
     """The same, row by row: a failure is that row's fault, and the others get the tokens that they would have got."""
     whole = Sampled([], [], [], {})
     for index, row in enumerate(rows):
@@ -175,7 +177,7 @@ def _indices(mask: Tensor) -> list[int]:
     return mask.nonzero().flatten().tolist() if bool(mask.any()) else []
 
 
-def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
+def _penalize(scores: Tensor, rows: Sequence[RowState]) -> Tensor:
     """Watermark; repetition penalty over every distinct token of a row; frequency and presence penalty over the generated ones; bias."""
     touched = [i for i, row in enumerate(rows) if not without(PENALTIES, row.request.sampling)]
     if touched:
@@ -198,7 +200,7 @@ def _penalize(scores: Tensor, rows: Sequence[LiveRow]) -> Tensor:
 
 
 def _describe_greedy(
-    scores: Tensor, rows: Sequence[LiveRow], tokens: Tensor, logprobs: Tensor, top: list[tuple[TopToken, ...]]
+    scores: Tensor, rows: Sequence[RowState], tokens: Tensor, logprobs: Tensor, top: list[tuple[TopToken, ...]]
 ) -> None:
     """Fill in logprobs and top tokens of the rows that take the argmax and ask for them."""
     asking = [
@@ -216,7 +218,7 @@ def _describe_greedy(
             top[i] = likeliest(described[place], rows[i].request.want.top_n)
 
 
-def _describe_drawn(candidates: Candidates, rows: Sequence[LiveRow], drawn: list[int], top: list[tuple[TopToken, ...]]) -> None:
+def _describe_drawn(candidates: Candidates, rows: Sequence[RowState], drawn: list[int], top: list[tuple[TopToken, ...]]) -> None:
     for place, i in enumerate(drawn):
         if rows[i].request.want.top_n:
             kept = candidates.ids(place)

@@ -9,13 +9,13 @@ from typing import Protocol, TypeVar
 _log = logging.getLogger("tgi_core.engine")
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """An implementation that logs and `/info` can name."""
 
     name: str
 
 
-_Choice = TypeVar("_Choice", bound=Named)
+_Choice = TypeVar("_Choice", bound=HasName)
 
 
 def first_supported(choices: Iterable[_Choice], refusal: Callable[[_Choice], str]) -> tuple[_Choice | None, list[str]]:

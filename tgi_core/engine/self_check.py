@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.agreement import Agree, relative_difference
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.comparison import Agree, relative_difference
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits
 
@@ -27,7 +27,7 @@ Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens by adapter; None is the model alone."""
 
 
-class Provable(Protocol):
+class SelfCheckable(Protocol):
     """A runner that can be checked before its cache is reserved."""
 
     @property
@@ -45,7 +45,7 @@ class Provable(Protocol):
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks until `release`."""
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step."""
 
     def release(self) -> None:
@@ -57,22 +57,22 @@ def probe_ids(vocab_size: int) -> list[int]:
     return [(7 * i + 1) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
 
 
-def prove(runner: Provable, expected: Expected, chunks: tuple[int, ...]) -> None:
+def check_runner(runner: SelfCheckable, expected: Expected, chunks: tuple[int, ...]) -> None:
     """Run the probe tokens with each adapter. Raises NotRagged if their logits differ from the expected ones."""
     for adapter, logits in expected.items():
-        _prove(runner, adapter, logits, chunks)
+        _check_runner(runner, adapter, logits, chunks)
 
 
-def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
+def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
     """Run the probe tokens in chunks, beside a row without an adapter, and the last chunk alone."""
     ids = probe_ids(expected.shape[-1])
     row, other = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
     runner.use_probe_cache()
     start, found = 0, []
     for take in chunks:
-        others = [Work(other, start, take, yields=True)] if start + take < len(ids) else []
+        others = [RowInput(other, start, take, yields=True)] if start + take < len(ids) else []
         found.append(
-            runner.run([*others, Work(row, start, take, yields=True)]).last[-1].clone()
+            runner.run([*others, RowInput(row, start, take, yields=True)]).last[-1].clone()
         )  # the next step may write to the same memory
         start += take
     runner.release()
@@ -84,5 +84,5 @@ def _prove(runner: Provable, adapter: str | None, expected: Tensor, chunks: tupl
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their norm")
 
 
-def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> LiveRow:
-    return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))
+def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> RowState:
+    return RowState(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))

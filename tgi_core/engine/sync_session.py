@@ -24,7 +24,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.models.shape import ModelShape
@@ -44,7 +44,7 @@ class SyncSession(BaseSession):
         kernels: tuple[Kernel, ...] = (),
     ) -> None:
         super().__init__(runner, shape, masks, adapters, kernels)
-        self._launched: Launch | None = None
+        self._launched: LaunchedStep | None = None
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -66,7 +66,7 @@ class SyncSession(BaseSession):
     @hookimpl
     def close(self) -> Closed:
         """Free everything. Idempotent."""
-        self._launched = self._ledger = None
+        self._launched = self._tracker = None
         self._outcomes.clear()
         self._runner.release()
         return Closed()
@@ -81,7 +81,7 @@ class SyncSession(BaseSession):
         """Programs compiled so far."""
         return self._capacity.compiles if self._capacity else 0
 
-    def _launch(self, launch: Launch) -> Step:
+    def _launch(self, launch: LaunchedStep) -> Step:
         self._launched = launch
         return launch.step
 
@@ -93,9 +93,9 @@ class SyncSession(BaseSession):
         launch, self._launched = self._launched, None
         if launch is None:
             return
-        works = self._going(launch)
+        row_inputs = self._going(launch)
         try:
-            outcome: Rows | BackendError = self._compute(launch.step.id, works)
+            outcome: Rows | BackendError = self._compute(launch.step.id, row_inputs)
         except BackendError as error:
             outcome = error
         except TORCH_ERRORS as error:
@@ -103,19 +103,19 @@ class SyncSession(BaseSession):
             outcome.__cause__ = error
         self._outcomes[launch.step.id] = outcome
 
-    def _compute(self, step_id: int, works: list[Work]) -> Rows:
+    def _compute(self, step_id: int, row_inputs: list[RowInput]) -> Rows:
         self._steps += 1
-        if not works:
+        if not row_inputs:
             return Rows(step_id, ())
         start = time.perf_counter_ns()
-        logits = self._runner.run(works)
+        logits = self._runner.run(row_inputs)
         between = time.perf_counter_ns()
         with torch.inference_mode():
-            rows = self._sample(works, logits)
+            rows = self._sample(row_inputs, logits)
         return Rows(step_id, rows, between - start, time.perf_counter_ns() - between)
 
-    def _sample(self, works: list[Work], logits: StepLogits) -> tuple[Row, ...]:
-        rows = row_results(works, logits, self._masks)
-        for work, row in zip(works, rows, strict=True):
-            self._keep(work, row)
+    def _sample(self, row_inputs: list[RowInput], logits: StepLogits) -> tuple[Row, ...]:
+        rows = row_results(row_inputs, logits, self._masks)
+        for row_input, row in zip(row_inputs, rows, strict=True):
+            self._keep(row_input, row)
         return rows

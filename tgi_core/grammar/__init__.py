@@ -6,9 +6,9 @@ from tgi_core.grammar.value import (
     Grammar,
     GrammarError,
     GrammarKind,
+    GrammarReport,
     GrammarsBusy,
     InvalidGrammar,
-    Judgement,
     UnsupportedGrammar,
 )
 
@@ -17,9 +17,9 @@ __all__ = [
     "Grammar",
     "GrammarError",
     "GrammarKind",
+    "GrammarReport",
     "GrammarsBusy",
     "InvalidGrammar",
-    "Judgement",
     "UnsupportedGrammar",
     "parse_grammar",
 ]

@@ -44,7 +44,7 @@ class CompiledCache(Generic[Made]):
     """Reference-counted cache: each `find` or `admit` needs a `release`. Not thread-safe."""
 
     def __init__(self, small_bytes: int = SMALL_BYTES, large_bytes: int = LARGE_BYTES) -> None:
-        self._small, self._large = _Room[Made](small_bytes), _Room[Made](large_bytes)
+        self._small, self._large = _Pool[Made](small_bytes), _Pool[Made](large_bytes)
 
     def __len__(self) -> int:
         return len(self._small.entries) + len(self._large.entries)
@@ -56,51 +56,51 @@ class CompiledCache(Generic[Made]):
 
     def find(self, digest: bytes) -> Entry[Made] | None:
         """Look up a grammar and hold its entry."""
-        for room in (self._small, self._large):
-            if (entry := room.entries.get(digest)) is not None:
-                room.entries.move_to_end(digest)
+        for pool in (self._small, self._large):
+            if (entry := pool.entries.get(digest)) is not None:
+                pool.entries.move_to_end(digest)
                 entry.holds += 1
                 return entry
         return None
 
     def admit(self, digest: bytes, size: int) -> Entry[Made]:
         """Add and hold an entry for a new grammar of `size` bytes. Raises GrammarsBusy if grammars in use leave no space."""
-        room = self._room(size)
+        pool = self._pool_for(size)
         size += OVERHEAD_BYTES
-        room.make_way(size)
-        if room.size + size > room.limit:
+        pool.evict_until_fits(size)
+        if pool.size + size > pool.limit:
             raise GrammarsBusy
-        entry = room.entries[digest] = Entry(digest, size, holds=1)
-        room.size += size
+        entry = pool.entries[digest] = Entry(digest, size, holds=1)
+        pool.size += size
         entry.made.set_running_or_notify_cancel()  # so that no waiter can cancel it
         return entry
 
     def release(self, entry: Entry[Made], tokens: int = 0) -> None:
         """Release an entry after generating `tokens` tokens with it."""
-        room = self._of(entry)
+        pool = self._of(entry)
         entry.holds -= 1
-        if room is None:
+        if pool is None:
             return
         grown = tokens * _STATE_BYTES
-        entry.grown, entry.size, room.size = entry.grown + grown, entry.size + grown, room.size + grown
+        entry.grown, entry.size, pool.size = entry.grown + grown, entry.size + grown, pool.size + grown
         if entry.holds <= 0 and entry.grown > _WORN_BYTES:
-            room.drop(entry)
-        room.make_way(0)
+            pool.drop(entry)
+        pool.evict_until_fits(0)
 
     def drop(self, entry: Entry[Made]) -> None:
         """Remove an entry, even if it is held."""
-        room = self._of(entry)
-        if room is not None:
-            room.drop(entry)
+        pool = self._of(entry)
+        if pool is not None:
+            pool.drop(entry)
 
-    def _of(self, entry: Entry[Made]) -> _Room[Made] | None:
-        return next((room for room in (self._small, self._large) if room.entries.get(entry.digest) is entry), None)
+    def _of(self, entry: Entry[Made]) -> _Pool[Made] | None:
+        return next((pool for pool in (self._small, self._large) if pool.entries.get(entry.digest) is entry), None)
 
-    def _room(self, size: int) -> _Room[Made]:
+    def _pool_for(self, size: int) -> _Pool[Made]:
         return self._small if size <= SMALL else self._large
 
 
-class _Room(Generic[Made]):
+class _Pool(Generic[Made]):
     """Entries in LRU order, least recently used first."""
 
     def __init__(self, limit: int) -> None:
@@ -108,7 +108,7 @@ class _Room(Generic[Made]):
         self.size = 0
         self.entries: OrderedDict[bytes, Entry[Made]] = OrderedDict()
 
-    def make_way(self, size: int) -> None:
+    def evict_until_fits(self, size: int) -> None:
         """Evict unheld entries until `size` more bytes fit."""
         if self.size + size <= self.limit:
             return

@@ -12,8 +12,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from tgi_core.grammar import matching
 from tgi_core.grammar.cache import LARGE_BYTES, SMALL_BYTES, CompiledCache, Entry
-from tgi_core.grammar.judging import JudgeThread
 from tgi_core.grammar.limits import MAX_BYTES, NICENESS, QUICK_SECONDS
+from tgi_core.grammar.validator import GrammarValidatorThread
 from tgi_core.grammar.value import Cost, Grammar, InvalidGrammar
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class GrammarCompiler:
         self._kept: CompiledCache[CompiledGrammar] = CompiledCache(small_bytes, large_bytes)
         self._lock = threading.Lock()
         self._quick, self._slow = (ThreadPoolExecutor(1, f"grammar-{name}", initializer=_give_way) for name in ("quick", "slow"))
-        self._judge = JudgeThread(max_bytes)
+        self._validator = GrammarValidatorThread(max_bytes)
 
     @property
     def vocab_size(self) -> int:
@@ -124,7 +124,7 @@ class GrammarCompiler:
         with self._lock:
             entry = self._kept.find(grammar.digest)
         if entry is None:
-            cost = self._judge.cost(grammar)
+            cost = self._validator.cost(grammar)
             entry, new = self._entry(grammar, cost)
             if new:
                 self._make(entry, grammar, cost)
@@ -140,7 +140,7 @@ class GrammarCompiler:
         """Stop the threads and worker processes. Idempotent."""
         self._quick.shutdown(wait=False, cancel_futures=True)
         self._slow.shutdown(wait=False, cancel_futures=True)
-        self._judge.close()
+        self._validator.close()
 
     def _entry(self, grammar: Grammar, cost: Cost) -> tuple[KeptGrammar, bool]:
         """Return a held entry and whether it is new and must be compiled. Raises GrammarsBusy."""

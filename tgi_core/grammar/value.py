@@ -38,7 +38,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GrammarReport:
     """What is known of a valid grammar. `checked`: keywords of a JSON schema that masks do not hold, so that a complete response must
     be checked. `formats`: unknown formats, which nothing holds."""
 

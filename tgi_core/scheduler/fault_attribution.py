@@ -70,7 +70,7 @@ class FaultAttribution:
         self._held = True
         others = any(item not in suspects for item in running)
         on_device = [item for item in suspects if item.wire_id]
-        return Verdict(on_device if others else [], self._out_of_retries(suspects, _patience(fault, tokens, others)))
+        return Verdict(on_device if others else [], self._out_of_retries(suspects, _allowed_retries(fault, tokens, others)))
 
     def died(self, suspected: list[Sequence], known: bool = False) -> Verdict:
         """Handle the failure of a launched step or of the whole shard, with these rows on the device: all of them are requeued.
@@ -91,13 +91,13 @@ class FaultAttribution:
         return last[(len(last) + 1) // 2 :] if fault.scope is Scope.REQUEST else last[-1:]
 
     @staticmethod
-    def _out_of_retries(suspects: list[Sequence], patience: int) -> list[Sequence]:
+    def _out_of_retries(suspects: list[Sequence], retries: int) -> list[Sequence]:
         for sequence in suspects:
             sequence.retries += 1
-        return [item for item in suspects if item.retries > patience]
+        return [item for item in suspects if item.retries > retries]
 
 
-def _patience(fault: Fault, tokens: int, others: bool) -> int:
+def _allowed_retries(fault: Fault, tokens: int, others: bool) -> int:
     """Return the number of consecutive faults allowed for a request. If other rows run, no request is to blame for running out of
     memory."""
     if fault.scope is Scope.REQUEST:

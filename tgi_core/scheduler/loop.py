@@ -14,7 +14,7 @@ from tgi_core.client.base import ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
-from tgi_core.scheduler.bundling import LONGEST_S, Bundler
+from tgi_core.scheduler.coalescing import LONGEST_S, OutputCoalescer
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
@@ -46,7 +46,7 @@ class SchedulerLoop:
         observe: ObserveTurn | None = None,
         options: SchedulerOptions | None = None,
         supervisor: Supervisor | None = None,
-        bundler: Bundler | None = None,
+        coalescer: OutputCoalescer | None = None,
         lifecycle: Lifecycle | None = None,
         observe_drafts: ObserveDrafts | None = None,
     ) -> None:
@@ -61,9 +61,8 @@ class SchedulerLoop:
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor
-        self._closed: str | None = None
         self._work = asyncio.Event()
-        self._bundler = bundler or Bundler()
+        self._coalescer = coalescer or OutputCoalescer()
         self._release: asyncio.TimerHandle | None = None
         """Delivers the events held back if the next step takes long."""
         self.device_monitor = DeviceMonitor(time.monotonic)
@@ -102,7 +101,7 @@ class SchedulerLoop:
 
     async def healthy(self) -> bool:
         """Return whether requests can be served now."""
-        return self.lifecycle.shard is Phase.SERVING and self._scheduler.lost is None and await self._client.healthy()
+        return self.lifecycle.shard is Phase.SERVING and await self._client.healthy()
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Compile the grammar of a request before it is submitted, so that no step waits for it. Call the release when the request
@@ -116,14 +115,14 @@ class SchedulerLoop:
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed if the shard is lost, Overloaded if too many requests wait, ValueError if the
         request can never fit."""
-        if self._closed is not None:
-            raise GenerationFailed(self._closed)
+        if self.ended.is_set():
+            raise GenerationFailed(self._end_reason)
         if self.lifecycle.shard is Phase.RESTARTING and not self._continues:
             raise GenerationFailed(f"the shard is being restarted: {self.lifecycle.loss}")
         key = self._scheduler.add(request)
         stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
         stream.prediction = self._scheduler.sequences[key].prediction
-        if not self.info.foreign:
+        if not self.info.is_upstream_tgi:
             stream.on_backpressure.append(lambda stalled: self._set_paused(key, stalled))
         self._streams[key] = stream
         self._work.set()
@@ -131,7 +130,6 @@ class SchedulerLoop:
 
     async def run(self) -> None:
         """Serve until cancelled, or until the shard is lost for good, which fails all requests."""
-        reason = "the server is shutting down"
         try:
             while True:
                 await self._work.wait()
@@ -143,13 +141,15 @@ class SchedulerLoop:
                 elif turn is not None and turn.empty:
                     await self._rest()
         except ShardGone as gone:
-            reason = str(gone)
-            _log.error("the shard is gone: %s", reason)
-            self.lifecycle.failed(reason)
+            _log.error("the shard is gone: %s", gone)
+            self.lifecycle.failed(str(gone))
         finally:
-            self._closed = reason
-            self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
             self.ended.set()
+            self._deliver_all(self._scheduler.fail_all(GenerationFailed(self._end_reason)))
+
+    @property
+    def _end_reason(self) -> str:
+        return self.lifecycle.loss if self.lifecycle.shard is Phase.FAILED else "the server is shutting down"
 
     async def _rest(self) -> None:
         """While no client reads, wait until one does, a request arrives or ends, or a deadline may have passed."""
@@ -172,12 +172,12 @@ class SchedulerLoop:
             return turn
         answered = clock()
         self._note_starts(turn, start)
-        self._hand_out(self._bundler.step(self._scheduler.complete(result)))
+        self._hand_out(self._coalescer.step(self._scheduler.complete(result)))
         end = clock()
         if result.result is not None:
             if result.result.generations:
                 self.device_monitor.note_step()
-            self._bundler.turn(answered - start, end - answered)
+            self._coalescer.turn(answered - start, end - answered)
         self._watch_held()
         if self._observe is not None:
             self._observe(turn, result, end - start, end - answered)
@@ -189,12 +189,13 @@ class SchedulerLoop:
         if self._supervisor is None:
             raise ShardGone(reason) from error
         _log.error("the shard is lost: %s", reason)
-        self.lifecycle.restarting(reason, queueing=self._continues)
+        self._report_loss(error)
         if not self._continues:
             self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
         self._deliver_all(self._scheduler.restart(reason))
         await self._waiting(self._supervisor.restart(error))  # any loss from here on concerns the next shard
-        self.lifecycle.serving()
+        if self._scheduler.lost is None:  # the next shard may already be lost as well
+            self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
         """Wait for the next shard, and end requests whose deadline passes meanwhile."""
@@ -213,7 +214,15 @@ class SchedulerLoop:
 
     def _note_loss(self, error: BackendError) -> None:
         self._scheduler.lose(error)
+        self._report_loss(self._scheduler.lost or error)
         self._work.set()
+
+    def _report_loss(self, error: BackendError) -> None:
+        """Tell the lifecycle at once, so that nothing else need ask whether there is a shard."""
+        if self._supervisor is None:
+            self.lifecycle.failed(str(error))
+        elif (self.lifecycle.shard, self.lifecycle.loss) != (Phase.RESTARTING, str(error)):
+            self.lifecycle.restarting(str(error), queueing=self._continues)
 
     def _note_starts(self, turn: Turn, start: float) -> None:
         for started in self._scheduler.started(turn):
@@ -222,20 +231,20 @@ class SchedulerLoop:
                 stream.started_at, stream.cached = start, started.cached
 
     def _watch_held(self) -> None:
-        if self._bundler.holds and self._release is None:
+        if self._coalescer.holds and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LONGEST_S, self._let_go)
-        elif self._release is not None and not self._bundler.holds:
+        elif self._release is not None and not self._coalescer.holds:
             self._release.cancel()
             self._release = None
 
     def _let_go(self) -> None:
         self._release = None
-        self._hand_out(self._bundler.flush())
+        self._hand_out(self._coalescer.flush())
 
     def _deliver_all(self, events: list[Event]) -> None:
         """Deliver events that do not come from a step, after the pending events of steps."""
         if events:
-            self._hand_out(self._bundler.flush())
+            self._hand_out(self._coalescer.flush())
             self._hand_out(events)
 
     def _hand_out(self, events: Iterable[Event]) -> None:

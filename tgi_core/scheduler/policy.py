@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
 from tgi_core.blocks import Blocks
-from tgi_core.scheduler.cutting import PromptRoom, padded
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import StepTimes
+from tgi_core.scheduler.prefill_budget import PrefillBudget, padded_size
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.types import SchedulerOptions
@@ -27,7 +27,7 @@ from tgi_core.wire.types import ShardRequest, needs_masks
 
 LOOK_AHEAD = 8
 """Number of waiting requests that do not fit and are skipped in search of a smaller one."""
-PATIENCE = 32
+MAX_PASSED = 32
 """Number of later requests that may be admitted before one that does not fit; after that, none are until it fits."""
 NEWCOMERS_SHARE = 4
 """One in this many tokens of a step is reserved for new requests while some wait to begin."""
@@ -104,7 +104,7 @@ class StepPlan:
     def padded_prompt_tokens(self, sizes: tuple[int, ...]) -> int:
         """Number of tokens that a device computes for them if it pads each row's part to one of `sizes`."""
         takes = [item.take for item in self.grown if item.take > 1 and not item.drafts] + [item.take for item in self.admitted]
-        return sum(padded(take, sizes) for take in takes)
+        return sum(padded_size(take, sizes) for take in takes)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -179,7 +179,7 @@ class Policy:
         self._decode(running, plan)
         self._add_drafts(plan)
         begun = _begun(running)
-        room = self._prompt_room(plan, begun, queue)
+        room = self._prefill_budget(plan, begun, queue)
         if begun:
             self._continue_prompts(begun, room, running, queue, plan)
         if queue and may_admit and not plan.preempted:
@@ -196,7 +196,7 @@ class Policy:
         begun = _begun(running)
         if self._chunks_are_due(begun, running):
             plan.skipped = [item for item in running.values() if item.sent <= item.computed]
-            self._continue_prompts(begun, self._prompt_room(plan, begun, queue), running, queue, plan)
+            self._continue_prompts(begun, self._prefill_budget(plan, begun, queue), running, queue, plan)
             if plan.chunks:
                 return
             plan.skipped = []  # the prompts were preempted
@@ -276,7 +276,7 @@ class Policy:
             self.give_back(alone)
         plan.skipped.append(sequence)
 
-    def _prompt_room(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PromptRoom:
+    def _prefill_budget(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PrefillBudget:
         """Return the room for prompts: what fits and, next to decoding rows, only as many tokens as lengthen the step slightly, but
         no less than the smallest size that the device pads to."""
         room = self.max_step_tokens - plan.tokens
@@ -288,17 +288,17 @@ class Policy:
         waiting = queue.tokens + sum(item.prompt_left for item in begun)
         return self._room(room, min(room, max(unseen, LEAST_CHUNK, waiting // MOST_CHUNKS)))
 
-    def _room(self, tokens: int, computed: int) -> PromptRoom:
+    def _room(self, tokens: int, computed: int) -> PrefillBudget:
         sizes = self._capacity.takes
-        return PromptRoom(tokens, max(computed, sizes[0]) if sizes and tokens > 0 else computed, sizes)
+        return PrefillBudget(tokens, max(computed, sizes[0]) if sizes and tokens > 0 else computed, sizes)
 
     def _continue_prompts(
-        self, begun: list[Sequence], room: PromptRoom, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
+        self, begun: list[Sequence], room: PrefillBudget, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan
     ) -> None:
         """Add the next chunks of prompts that have begun, in order of rank."""
         kept = self._kept_for_newcomers(room, running, queue)
         for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
-            take = room.cut(sequence.prompt_left, kept)
+            take = room.chunk_size(sequence.prompt_left, kept)
             if take <= 0:
                 break
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
@@ -306,7 +306,7 @@ class Policy:
                 plan.chunks += 1
                 room.spend(take)
 
-    def _kept_for_newcomers(self, room: PromptRoom, running: dict[int, Sequence], queue: WaitingQueue) -> int:
+    def _kept_for_newcomers(self, room: PrefillBudget, running: dict[int, Sequence], queue: WaitingQueue) -> int:
         """Return the tokens that long prompts leave to requests that have not begun, if the first of those fits."""
         first = next(iter(queue), None)
         if first is None or not self.mixing or len(running) >= self._capacity.max_rows or not self._has_room(first, len(running)):
@@ -336,7 +336,7 @@ class Policy:
             return True
         return self._since_admission > self._options.max_waiting_tokens
 
-    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, room: PromptRoom) -> None:
+    def _admit(self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, room: PrefillBudget) -> None:
         rows = min(self._capacity.max_rows - len(running), self._capacity.max_prefill_rows - plan.chunks)
         rows = min(rows, self.faults.room(running.values()))
         if not running and not self.chunking:  # a prompt that cannot be chunked must not wait forever because the budget is small
@@ -353,18 +353,18 @@ class Policy:
                 rows -= 1
                 for item in waiting:
                     item.passed += 1
-            elif sequence.passed >= PATIENCE or len(waiting) >= LOOK_AHEAD:
+            elif sequence.passed >= MAX_PASSED or len(waiting) >= LOOK_AHEAD:
                 return
             else:
                 waiting.append(sequence)
 
-    def _first_take(self, sequence: Sequence, room: PromptRoom, live: int, first: bool) -> int:
+    def _first_take(self, sequence: Sequence, room: PrefillBudget, live: int, first: bool) -> int:
         """Return the number of tokens that a waiting sequence can run in this step, after those found in the cache; 0 if it must
         wait. The first new one whose prompt cannot be cut does not wait because of its padding."""
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
         whole = left if left <= room.tokens and (first or room.holds(left)) else 0
-        take = room.cut(left) if self.chunking else whole
+        take = room.chunk_size(left) if self.chunking else whole
         if take and (not live or self._has_room(sequence, live)):
             return take
         self.evict(sequence)

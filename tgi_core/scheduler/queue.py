@@ -21,7 +21,7 @@ _ANSWER_WEIGHT = 0.2
 """Weight of the latest generation in the moving average of a client's generation lengths."""
 
 
-class _Line:
+class _ClientQueue:
     """One client's requests, and its place in the order of clients."""
 
     __slots__ = ("answer", "next_at", "requests", "waiting")
@@ -49,7 +49,7 @@ class WaitingQueue:
     """Waiting sequences in the order in which they will be admitted; a preempted one returns to its old place."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._client_queues: dict[str, _ClientQueue] = {}
         self._order: list[tuple[tuple[float, int], str]] = []
         """Places of the clients that have waiting requests, sorted."""
         self._waiting: dict[int, Sequence] = {}
@@ -62,25 +62,25 @@ class WaitingQueue:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        heap: list[tuple[float, int, int, float, _Line]] = []
+        heap: list[tuple[float, int, int, float, _ClientQueue]] = []
         ahead = iter(self._order)
         following = next(ahead, None)
         while heap or following is not None:
             while following is not None and (not heap or following[0] < heap[0][:2]):
-                line = self._lines[following[1]]
-                heappush(heap, (*following[0], 0, line.next_at, line))
+                client_queue = self._client_queues[following[1]]
+                heappush(heap, (*following[0], 0, client_queue.next_at, client_queue))
                 following = next(ahead, None)
-            _, _, place, at, line = heappop(heap)
-            sequence = line.waiting[place][1]
+            _, _, place, at, client_queue = heappop(heap)
+            sequence = client_queue.waiting[place][1]
             yield sequence
-            if place + 1 < len(line.waiting):
-                at, behind = at + line.cost(sequence), line.waiting[place + 1][1]
-                heappush(heap, (at + behind.urgency, behind.key, place + 1, at, line))
+            if place + 1 < len(client_queue.waiting):
+                at, behind = at + client_queue.cost(sequence), client_queue.waiting[place + 1][1]
+                heappush(heap, (at + behind.urgency, behind.key, place + 1, at, client_queue))
 
     @property
     def clients(self) -> int:
         """Number of clients with waiting or running requests."""
-        return len(self._lines)
+        return len(self._client_queues)
 
     def first(self, count: int) -> list[Sequence]:
         """Return the first `count` sequences, or all if there are fewer."""
@@ -89,18 +89,18 @@ class WaitingQueue:
     def enter(self, sequence: Sequence) -> None:
         """Add a new request."""
         client = sequence.request.scheduling.client
-        line = self._lines.get(client)
-        if line is None:
-            line = self._lines[client] = _Line(self._now)
-        elif not line.waiting:
-            line.next_at = max(line.next_at, self._now)
-        line.requests += 1
+        client_queue = self._client_queues.get(client)
+        if client_queue is None:
+            client_queue = self._client_queues[client] = _ClientQueue(self._now)
+        elif not client_queue.waiting:
+            client_queue.next_at = max(client_queue.next_at, self._now)
+        client_queue.requests += 1
         self.push(sequence)
 
     def push(self, sequence: Sequence) -> None:
         """Insert a new or preempted sequence at its place."""
-        line = self._leave_order(sequence.request.scheduling.client)
-        insort(line.waiting, (sequence.rank, sequence))
+        client_queue = self._leave_order(sequence.request.scheduling.client)
+        insort(client_queue.waiting, (sequence.rank, sequence))
         self._join_order(sequence.request.scheduling.client)
         self._waiting[sequence.key] = sequence
         self.tokens += len(sequence.tokens)
@@ -109,52 +109,52 @@ class WaitingQueue:
         """Remove and return a sequence by its key; None if it is not waiting."""
         sequence = self._waiting.pop(key, None)
         if sequence is not None:
-            line = self._leave_order(sequence.request.scheduling.client)
-            del line.waiting[bisect_left(line.waiting, sequence.rank, key=_rank)]
+            client_queue = self._leave_order(sequence.request.scheduling.client)
+            del client_queue.waiting[bisect_left(client_queue.waiting, sequence.rank, key=_rank)]
             self._join_order(sequence.request.scheduling.client)
             self.tokens -= len(sequence.tokens)
         return sequence
 
     def admit(self, sequence: Sequence) -> None:
         """Remove a sequence that is about to run, and charge its client."""
-        line = self._lines[sequence.request.scheduling.client]
-        cost, rivals = line.cost(sequence), len(self._order)
+        client_queue = self._client_queues[sequence.request.scheduling.client]
+        cost, rivals = client_queue.cost(sequence), len(self._order)
         sequence.counted = True
         self._leave_order(sequence.request.scheduling.client)
-        self._now = max(self._now, line.next_at) + cost / rivals
-        line.next_at += cost
+        self._now = max(self._now, client_queue.next_at) + cost / rivals
+        client_queue.next_at += cost
         self._join_order(sequence.request.scheduling.client)
         self.pop(sequence.key)
 
     def leave(self, sequence: Sequence) -> None:
         """Record the end of a request, which must not be waiting."""
         client, made = sequence.request.scheduling.client, len(sequence.tokens) - len(sequence.request.input_ids)
-        line = self._lines[client]
-        line.requests -= 1
-        if not line.requests:
-            del self._lines[client]
+        client_queue = self._client_queues[client]
+        client_queue.requests -= 1
+        if not client_queue.requests:
+            del self._client_queues[client]
         elif made:
-            line.answer += _ANSWER_WEIGHT * (made - line.answer)
+            client_queue.answer += _ANSWER_WEIGHT * (made - client_queue.answer)
 
     def last_of_longest(self, client: str) -> Sequence | None:
         """Return the last request that has not begun of the client with the longest queue; None if `client` would have as many
         with one more."""
-        longest = max((line.waiting for line in self._lines.values()), key=len, default=[])
-        own = self._lines[client].waiting if client in self._lines else ()
+        longest = max((client_queue.waiting for client_queue in self._client_queues.values()), key=len, default=[])
+        own = self._client_queues[client].waiting if client in self._client_queues else ()
         if len(longest) <= len(own) + 1:
             return None
         return next((item for _, item in reversed(longest) if not item.counted), None)
 
-    def _leave_order(self, client: str) -> _Line:
-        line = self._lines[client]
-        if line.waiting:
-            del self._order[bisect_left(self._order, (line.place(), client))]
-        return line
+    def _leave_order(self, client: str) -> _ClientQueue:
+        client_queue = self._client_queues[client]
+        if client_queue.waiting:
+            del self._order[bisect_left(self._order, (client_queue.place(), client))]
+        return client_queue
 
     def _join_order(self, client: str) -> None:
-        line = self._lines[client]
-        if line.waiting:
-            insort(self._order, (line.place(), client))
+        client_queue = self._client_queues[client]
+        if client_queue.waiting:
+            insort(self._order, (client_queue.place(), client))
 
 
 def _rank(item: tuple[tuple[float, int], Sequence]) -> tuple[float, int]:

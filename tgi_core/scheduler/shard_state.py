@@ -15,7 +15,7 @@ class ShardState:
     unread.
 
     This is the only record of membership in the scheduler. Two more exist on purpose: the shard's (`ModelServer`), since it is
-    another process, and that of `AnswerCheck`, which must not trust what it checks.
+    another process, and that of `ResultValidator`, which must not trust what it checks.
     """
 
     def __init__(self, depth: int) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from tgi_core.backend import Capacity, DeviceLost, Progress, Scope, WarmupPlan
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
-from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.health import ShardHealth, ShardState, TaskProgress
 from tgi_core.wire.types import Turn, TurnResult
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class ShardHost:
         self._ident = 0
         self._opened: Future[Model] = Future()
         self._state = ShardState.OPENING
-        self._work: Work | None = None
+        self._task: TaskProgress | None = None
         self.capacity: Capacity | None = None
         """The capacity, once the shard is warm."""
         self._turn_began_ns: int | None = None
@@ -49,7 +49,7 @@ class ShardHost:
 
     def show(self, what: str, done: int, total: int, unit: str) -> None:
         """Report the progress of slow work in the shard's health; a `tgi_core.backend.Progress`."""
-        self._work = Work(what, done, total, unit)
+        self._task = TaskProgress(what, done, total, unit)
         if self._progress is not None:
             self._progress(what, done, total, unit)
 
@@ -101,7 +101,7 @@ class ShardHost:
         now, began, ended = time.monotonic_ns(), self._turn_began_ns, self._turn_ended_ns
         return ShardHealth(
             state=self._state,
-            work=self._work,
+            task=self._task,
             turns=self._turns,
             last_step_age_ns=None if ended is None else now - ended,
             turn_age_ns=None if began is None else now - began,
@@ -122,7 +122,7 @@ class ShardHost:
 
     def _open(self, opener: Callable[[], Model]) -> Model:
         model = opener()
-        self._state, self._work = ShardState.OPEN, None
+        self._state, self._task = ShardState.OPEN, None
         return model
 
     def _settle(self, opening: Future[Model]) -> None:
@@ -140,7 +140,7 @@ class ShardHost:
                 self.capacity = self.model().server.warmup(plan, self.show)
                 self._state = ShardState.READY
             finally:
-                self._work = None
+                self._task = None
         return self.capacity
 
     def _close(self) -> None:

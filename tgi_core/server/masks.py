@@ -128,7 +128,7 @@ class Minimum:
         return self._without_endings if self._left > 0 else self._everything
 
 
-class _Begun(NamedTuple):
+class _ActiveConstraint(NamedTuple):
     """Constraint of a live request, with the compiled grammar that it holds."""
 
     constraint: Constraint
@@ -140,7 +140,7 @@ class GrammarMasks:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self.compiler = compiler
-        self._live: dict[int, Future[_Begun]] = {}
+        self._live: dict[int, Future[_ActiveConstraint]] = {}
         self._minima: dict[int, Minimum] = {}
         self._failures: dict[int, str] = {}
         self._lock = threading.Lock()
@@ -227,10 +227,10 @@ class GrammarMasks:
         self._beginning.shutdown(wait=False, cancel_futures=True)
         self.compiler.close()
 
-    def _begin(self, grammar: Grammar, made: tuple[int, ...]) -> _Begun:
+    def _begin(self, grammar: Grammar, made: tuple[int, ...]) -> _ActiveConstraint:
         kept = self.compiler.take(grammar)
         try:
-            return _Begun(Constraint(kept.made.result(), made), kept)
+            return _ActiveConstraint(Constraint(kept.made.result(), made), kept)
         except BaseException:
             self.compiler.give_back(kept)
             raise
@@ -242,7 +242,7 @@ class GrammarMasks:
             return None
         return begun.result().constraint
 
-    def _give_back(self, begun: Future[_Begun]) -> None:
+    def _give_back(self, begun: Future[_ActiveConstraint]) -> None:
         if not begun.cancelled() and begun.exception() is None:
             constraint, kept = begun.result()
             self.compiler.give_back(kept, constraint.tokens)

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily
 
 from tgi_core.config import MAX_DRAFTS
+from tgi_core.telemetry.histogram import FastHistogram
 from tgi_core.telemetry.quantiles import Summary
-from tgi_core.telemetry.tally import Tally
 
 DURATION_BUCKETS = tuple(0.00015 * 1.5**power for power in range(35))
 """Upper bounds in seconds, used by TGI for all durations."""
@@ -162,13 +162,13 @@ class Instruments:
         """Create a counter that is kept elsewhere and read at each scrape."""
         self._registry.register(_Counted(name, read))
 
-    def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> Tally:
+    def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> FastHistogram:
         """Create a histogram."""
         metric = _BY_NAME[name]
         label, values = metric.labels[0] if metric.labels else ("", ())
-        tally = Tally(name, metric.text, buckets, label, values)
-        self._registry.register(tally)
-        return tally
+        histogram = FastHistogram(name, metric.text, buckets, label, values)
+        self._registry.register(histogram)
+        return histogram
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """Create a gauge that is read at each scrape."""

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 from tgi_core.backend import BackendError
 from tgi_core.errors import StartupError
-from tgi_core.telemetry.exchange import current
 from tgi_core.telemetry.line_writer import LineWriter
+from tgi_core.telemetry.request_record import current
 
 _log = logging.getLogger("tgi_core.cli")
 
@@ -142,8 +142,8 @@ def dropped_lines() -> int:
 
 
 def _request_id() -> str | None:
-    exchange = current()
-    return None if exchange is None else exchange.request_id
+    record = current()
+    return None if record is None else record.request_id
 
 
 def _one_line(record: logging.LogRecord) -> str:

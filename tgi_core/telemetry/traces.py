@@ -7,7 +7,7 @@
         └── decode      until its last token
 
 OpenTelemetry is imported only with --otlp-endpoint. Tracing does no work per token: child spans are created when the request ends,
-from the timestamps of its `Course`.
+from the timestamps of its `GenerationTimes`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tgi_core import __version__
 from tgi_core.errors import StartupError
-from tgi_core.telemetry.exchange import Course, Exchange
+from tgi_core.telemetry.request_record import GenerationTimes, RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -74,27 +74,27 @@ class RequestSpan:
         """W3C headers that identify this span, for responses and outgoing requests."""
         TraceContextTextMapPropagator().inject(self.headers, self._context)
 
-    def end(self, name: str, status: int, exchange: Exchange) -> None:
+    def end(self, name: str, status: int, record: RequestRecord) -> None:
         """End the span now and name it after its handler."""
         from opentelemetry.trace import StatusCode
 
         now = time.monotonic()
         self._span.update_name(name)
-        for key, value in exchange.fields().items():
+        for key, value in record.fields().items():
             if value is not None:
                 self._span.set_attribute(key, _attribute(value))
-        self._span.set_attribute("request_id", exchange.request_id)
+        self._span.set_attribute("request_id", record.request_id)
         self._span.set_attribute("http.response.status_code", status)
-        if exchange.failure is not None or status >= 500:
-            self._span.set_status(StatusCode.ERROR, exchange.failure)
-            self._span.set_attribute("error.type", exchange.failure or str(status))
-        for course in exchange.courses:
-            for phase, start, end in phases(course, now):
-                self._phase(phase, start, end, course)
+        if record.failure is not None or status >= 500:
+            self._span.set_status(StatusCode.ERROR, record.failure)
+            self._span.set_attribute("error.type", record.failure or str(status))
+        for times in record.generations:
+            for phase, start, end in phases(times, now):
+                self._phase(phase, start, end, times)
         self._span.end(self._nanoseconds(now))
 
-    def _phase(self, name: str, start: float, end: float, course: Course) -> None:
-        attributes = {"prefill": {"input_length": course.input_length}, "decode": {"generated_tokens": course.generated_tokens}}
+    def _phase(self, name: str, start: float, end: float, times: GenerationTimes) -> None:
+        attributes = {"prefill": {"input_length": times.input_length}, "decode": {"generated_tokens": times.generated_tokens}}
         span = self._tracer.start_span(name, self._context, attributes=attributes.get(name), start_time=self._nanoseconds(start))
         span.end(self._nanoseconds(end))
 
@@ -124,13 +124,13 @@ def open_traces(endpoint: str | None, service_name: str) -> Traces | None:
     return Traces(provider, exporter)
 
 
-def phases(course: Course, now: float) -> Iterator[tuple[str, float, float]]:
+def phases(times: GenerationTimes, now: float) -> Iterator[tuple[str, float, float]]:
     """Yield name, start and end of each phase of a generation; an unfinished phase ends now."""
-    stations = (course.asked, course.queued, course.batched, course.first_token, course.last_token)
+    stations = (times.asked, times.queued, times.batched, times.first_token, times.last_token)
     for name, start, end in zip(("validate", "queue", "prefill", "decode"), stations, stations[1:], strict=False):
         if start is None:
             return
-        if name != "decode" or course.generated_tokens > 1:
+        if name != "decode" or times.generated_tokens > 1:
             yield name, start, now if end is None else max(start, end)
 
 

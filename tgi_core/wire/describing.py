@@ -21,7 +21,7 @@ from tgi_core.backend import (
 )
 from tgi_core.proto import contract_pb2 as contract
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
-from tgi_core.wire.health import ShardHealth, ShardState, Work
+from tgi_core.wire.health import ShardHealth, ShardState, TaskProgress
 from tgi_core.wire.types import ShardInfo
 
 Word = TypeVar("Word", bound=Enum)
@@ -133,10 +133,10 @@ def decode_capacity(message: contract.Capacity) -> Capacity:
 
 def encode_health(health: ShardHealth) -> pb.HealthResponse:
     """Encode a shard's health."""
-    work = health.work
+    task = health.task
     return pb.HealthResponse(
         state=health.state.value,
-        progress=None if work is None else contract.Progress(what=work.what, done=work.done, total=work.total, unit=work.unit),
+        progress=None if task is None else contract.Progress(what=task.what, done=task.done, total=task.total, unit=task.unit),
         last_step_age_ns=health.last_step_age_ns,
         turn_age_ns=health.turn_age_ns,
         turns=health.turns,
@@ -145,10 +145,10 @@ def encode_health(health: ShardHealth) -> pb.HealthResponse:
 
 def decode_health(message: pb.HealthResponse) -> ShardHealth:
     """Decode a shard's health. A TGI shard that responds is ready."""
-    work = message.progress
+    task = message.progress
     return ShardHealth(
         state=ShardState(message.state or "ready"),
-        work=Work(work.what, work.done, work.total, work.unit) if message.HasField("progress") else None,
+        task=TaskProgress(task.what, task.done, task.total, task.unit) if message.HasField("progress") else None,
         turns=message.turns,
         last_step_age_ns=message.last_step_age_ns if message.HasField("last_step_age_ns") else None,
         turn_age_ns=message.turn_age_ns if message.HasField("turn_age_ns") else None,

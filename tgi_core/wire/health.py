@@ -17,7 +17,7 @@ class ShardState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TaskProgress:
     """Slow work in progress: `done` of `total` in `unit`, as in `tgi_core.backend.Progress`."""
 
     what: str
@@ -33,7 +33,7 @@ class ShardHealth:
     nanoseconds since the start of the current one (None: there is none)."""
 
     state: ShardState
-    work: Work | None = None
+    task: TaskProgress | None = None
     turns: int = 0
     last_step_age_ns: int | None = None
     turn_age_ns: int | None = None

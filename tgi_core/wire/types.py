@@ -38,7 +38,7 @@ class ShardInfo:
     capabilities: Capabilities
 
     @property
-    def foreign(self) -> bool:
+    def is_upstream_tgi(self) -> bool:
         """Whether the shard is TGI's, without tgi-core's extensions: every running row takes part in every step."""
         return self.api == (0, 0)
 

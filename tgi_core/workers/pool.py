@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tgi_core.workers.turns import Turns
+from tgi_core.workers.semaphore import LimitedSemaphore
 from tgi_core.workers.worker import Worker
 
 STUCK_S = 10.0
@@ -58,7 +58,7 @@ class WorkerPool:
         wait_s: float,
     ) -> None:
         self._make: Callable[[], Worker] = partial(Worker, command, arguments, greeting)
-        self._turns = Turns(size, waiting, wait_s)
+        self._semaphore = LimitedSemaphore(size, waiting, wait_s)
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
         self._running: set[asyncio.Task[bytes]] = set()
@@ -66,7 +66,7 @@ class WorkerPool:
 
     async def ask(self, request: bytes) -> bytes:
         """Send a request to a worker and return its answer. Raises WorkerError."""
-        if not await self._turns.take():
+        if not await self._semaphore.acquire():
             raise PoolBusy
         # the work continues when a client disconnects: finishing it is cheaper than restarting the process
         working = asyncio.create_task(self._answer(request))
@@ -85,7 +85,7 @@ class WorkerPool:
 
     def _done(self, working: asyncio.Task[bytes]) -> None:
         self._running.discard(working)
-        self._turns.give_back()
+        self._semaphore.release()
         if not working.cancelled():
             working.exception()  # the caller may be gone
 

@@ -19,7 +19,7 @@ from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
 from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.sampling import NativeSampler
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -177,24 +177,24 @@ class FlatStep:
     scored: ScoredPrompts
 
 
-def flatten(works: Sequence[Work], block_size: int) -> FlatStep:
-    """One step, row by row in the order of the works."""
+def flatten(row_inputs: Sequence[RowInput], block_size: int) -> FlatStep:
+    """One step, row by row in the order of the inputs."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
     wanted, scored = list[int](), ScoredPrompts()
     last: dict[int, int] = {}
-    widest = max(-(-(work.start + work.take) // block_size) for work in works)
-    tables = np.zeros((len(works), widest), np.int32)
-    for i, work in enumerate(works):
-        first, end = len(ids), work.start + work.take
+    widest = max(-(-(row_input.start + row_input.take) // block_size) for row_input in row_inputs)
+    tables = np.zeros((len(row_inputs), widest), np.int32)
+    for i, row_input in enumerate(row_inputs):
+        first, end = len(ids), row_input.start + row_input.take
         used = -(-end // block_size)
-        tables[i, :used] = work.row.tables[0][:used]
-        ids += work.tokens
-        rows.append((first, work.take, work.start))
-        wanted += range(first, first + scored.add(work, len(wanted)))
-        if work.yields:
-            last[work.row.request.id] = len(wanted)
-            wanted += range(len(ids) - 1 - len(work.drafts), len(ids))
+        tables[i, :used] = row_input.row.tables[0][:used]
+        ids += row_input.tokens
+        rows.append((first, row_input.take, row_input.start))
+        wanted += range(first, first + scored.add(row_input, len(wanted)))
+        if row_input.yields:
+            last[row_input.row.request.id] = len(wanted)
+            wanted += range(len(ids) - 1 - len(row_input.drafts), len(ids))
     arrays = np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32)
     return FlatStep(*arrays, last, scored)
 
@@ -262,17 +262,17 @@ class DecoderRunner:
         shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
         return block_size * len(table.layers) * shape.num_bytes(self._stored_dtype)
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step. The next one overwrites the logits."""
         if self.cache is None:
             raise RuntimeError("run before reserve")
-        arranged = self._arranged(works)
+        arranged = self._arranged(row_inputs)
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
         scored, prompt, first = flat.scored.places, dict[int, Tensor](), flat.last
         logits = self._room(len(flat.wanted) - len(scored))
         step = Step(
             tokens=len(flat.ids),
-            rows=len(works),
+            rows=len(row_inputs),
             wanted=len(flat.wanted),
             table_stride=flat.tables.shape[1],
             ids=flat.ids.ctypes.data,
@@ -290,7 +290,7 @@ class DecoderRunner:
             left = np.setdiff1d(np.arange(len(flat.wanted)), scored)
             logits = self._head(torch.from_numpy(left.astype(np.int32)))
             first = dict(zip(first, np.searchsorted(left, list(first.values())).tolist(), strict=True))
-        return StepLogits.of(works, logits, first, prompt, self._plain_sampler)
+        return StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler)
 
     def _head(self, places: Tensor) -> Tensor:
         """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""
@@ -303,23 +303,23 @@ class DecoderRunner:
         """Memory for logits [rows, vocabulary]."""
         return self._logits[:rows] if rows <= self._logits.shape[0] else torch.empty(rows, self.shape.vocab_size)
 
-    def _arranged(self, works: Sequence[Work]) -> Sequence[Work]:
-        """The works sorted by adapter, those without one first."""
-        if not self._adapters or all(work.row.request.adapter is None for work in works):
-            return works
-        return sorted(works, key=lambda work: self._adapters.get(work.row.request.adapter, -1))
+    def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
+        """The inputs sorted by adapter, those without one first."""
+        if not self._adapters or all(row_input.row.request.adapter is None for row_input in row_inputs):
+            return row_inputs
+        return sorted(row_inputs, key=lambda row_input: self._adapters.get(row_input.row.request.adapter, -1))
 
-    def _segments(self, arranged: Sequence[Work]) -> ctypes.Array[Segment]:
-        """The tokens of each adapter in a step with this order of works."""
+    def _segments(self, arranged: Sequence[RowInput]) -> ctypes.Array[Segment]:
+        """The tokens of each adapter in a step with this order of inputs."""
         found: list[Segment] = []
         first = 0
-        for work in arranged if self._adapters else ():
-            number = self._adapters.get(work.row.request.adapter)
+        for row_input in arranged if self._adapters else ():
+            number = self._adapters.get(row_input.row.request.adapter)
             if number is not None:
                 if not found or found[-1].adapter != number:
                     found.append(Segment(number, first, first))
-                found[-1].last = first + work.take
-            first += work.take
+                found[-1].last = first + row_input.take
+            first += row_input.take
         return (Segment * len(found))(*found)
 
     def part_times(self) -> dict[str, int]:

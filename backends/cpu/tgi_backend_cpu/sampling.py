@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from tgi_backend_cpu.kernels import Kernels
-from tgi_core.engine.sampler import Chosen
+from tgi_core.engine.sampler import SampledTokens
 
 
 class NativeSampler:
@@ -17,7 +17,7 @@ class NativeSampler:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> Chosen:
+    def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> SampledTokens:
         """Of `rows` of logits [rows, vocabulary], float32 and contiguous."""
         count = len(rows)
         chosen = np.asarray(rows, np.int32)
@@ -35,4 +35,4 @@ class NativeSampler:
             tokens.ctypes.data,
             logprobs.ctypes.data,
         )
-        return Chosen(tokens.tolist(), logprobs.tolist())
+        return SampledTokens(tokens.tolist(), logprobs.tolist())

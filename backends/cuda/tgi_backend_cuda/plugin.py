@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tgi_backend_cuda import __version__
-from tgi_backend_cuda.finding import probe
+from tgi_backend_cuda.discovery import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
 from tgi_core.engine.accelerator.open_model import open_accelerator
 from tgi_core.engine.accelerator.torch_build import torch_build

@@ -20,9 +20,9 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_queue import PlainQueue
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
-from tgi_core.engine.static.torch_maker import TorchMaker
+from tgi_core.engine.static.torch_compiler import TorchProgramCompiler
 
 
 class GaudiKit(AcceleratorKit):
@@ -39,7 +39,7 @@ class GaudiKit(AcceleratorKit):
         peers=("hccl", "remote rank"),
         lost=("synstatus", "syndevicereset", "device reset", "device lost", "hardware error"),
     )
-    rules = GridRules()
+    rules = BucketRules()
     program_bytes = 80 << 20
     """vLLM's users report 20–30 GiB for 300 programs (vllm-gaudi 1736)."""
 
@@ -79,9 +79,9 @@ class GaudiKit(AcceleratorKit):
             "regions": "steps" if self._switched("regions") else "layers",
         }
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> TorchMaker:
+    def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> TorchProgramCompiler:
         """Intel's backend of torch.compile; the bridge keeps recipes in `PT_HPU_RECIPE_CACHE_CONFIG`."""
-        return TorchMaker("hpu_backend", fields, self.habana.compiled, self.translated, not self._switched("regions"))
+        return TorchProgramCompiler("hpu_backend", fields, self.habana.compiled, self.translated, not self._switched("regions"))
 
     def providers(self) -> Sequence[AttentionProvider]:
         """Intel's kernel for prompts, plain torch."""

@@ -8,9 +8,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from tgi_backend_gaudi import __version__
-from tgi_backend_gaudi.finding import check_free, probe
+from tgi_backend_gaudi.discovery import check_free, probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
-from tgi_core.engine.accelerator.finding import check_ready
+from tgi_core.engine.accelerator.discovery import check_ready
 
 _log = logging.getLogger("tgi_core.engine")
 

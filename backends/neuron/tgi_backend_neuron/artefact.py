@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from tgi_backend_neuron.discovery import installed
 from tgi_backend_neuron.failures import neuron_errors
-from tgi_backend_neuron.finding import installed
 from tgi_core.backend import Progress, Unsupported
 from tgi_core.engine.compile_cache import MANIFEST, CompileCache
 from tgi_core.model_files import read_json, text_config
@@ -29,7 +29,7 @@ _NAMES = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ArtefactSpec:
     """What is to be compiled. `torch_dtype` is torch's name, `target` the compiler's of the chip."""
 
     batch_size: int
@@ -73,7 +73,7 @@ def is_compiled(directory: Path) -> bool:
     return (directory / CONFIG).exists()
 
 
-def loaded(model: Path, wanted: Wanted, compile_cache: str, progress: Progress) -> tuple[Any, int]:
+def loaded(model: Path, wanted: ArtefactSpec, compile_cache: str, progress: Progress) -> tuple[Any, int]:
     """The model on its cores, and how many programs were compiled for it. Raises InvalidModel, Unsupported, CompileFailed, DeviceBusy,
     OutOfMemory."""
     with neuron_errors(loading=True):
@@ -94,7 +94,7 @@ def loaded(model: Path, wanted: Wanted, compile_cache: str, progress: Progress) 
 PROGRAMS = ("context encoding", "token generation")
 
 
-def cache_fields(model: Path, wanted: Wanted) -> dict[str, str]:
+def cache_fields(model: Path, wanted: ArtefactSpec) -> dict[str, str]:
     """What a compiled model in the cache depends on, by name."""
     config = text_config(read_json(model / "config.json"))
     shape = json.dumps({name: value for name, value in config.items() if name not in _NAMES}, sort_keys=True)
@@ -103,7 +103,7 @@ def cache_fields(model: Path, wanted: Wanted) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items()}
 
 
-def _kept(model: Path, wanted: Wanted, cache: CompileCache, progress: Progress) -> tuple[Path, int]:
+def _kept(model: Path, wanted: ArtefactSpec, cache: CompileCache, progress: Progress) -> tuple[Path, int]:
     """The directory of the model's programs in the cache, and how many were compiled for it."""
     kept = cache.open() / "model"
     if is_compiled(kept) and (cache.directory / MANIFEST).exists():
@@ -117,7 +117,7 @@ def _kept(model: Path, wanted: Wanted, cache: CompileCache, progress: Progress) 
     return kept, len(PROGRAMS)
 
 
-def _exported(model: Path, wanted: Wanted, progress: Progress, load_weights: bool) -> Any:
+def _exported(model: Path, wanted: ArtefactSpec, progress: Progress, load_weights: bool) -> Any:
     from optimum.neuron import NeuronModelForCausalLM
     from transformers import AutoConfig
 

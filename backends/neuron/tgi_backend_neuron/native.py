@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from tgi_backend_neuron.discovery import installed
 from tgi_backend_neuron.failures import neuron_failure
-from tgi_backend_neuron.finding import installed
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
@@ -18,15 +18,15 @@ from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_kit import PlainKit
 from tgi_core.engine.plain_queue import PlainQueue
 from tgi_core.engine.static.attention import FlatAttention
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
-from tgi_core.engine.static.torch_maker import TorchMaker
+from tgi_core.engine.static.torch_compiler import TorchProgramCompiler
 
 DEVICE = "neuron"
 """torch's type of the device."""
 
 
-class NeuronRules(GridRules):
+class NeuronRules(BucketRules):
     """Few shapes, since each takes minutes to compile: 23 programs for 32 rows of 4,096 tokens."""
 
     def row_sizes(self, max_rows: int) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ class NativeKit(PlainKit):
     dtypes: Mapping[str, torch.dtype] = {**PlainKit.dtypes, "float16": torch.float16}
     collectives = "neuron"
     program_bytes = 32 << 20
-    rules: GridRules = NeuronRules(takes=(128, 512, 1024), waste=0.45)
+    rules: BucketRules = NeuronRules(takes=(128, 512, 1024), waste=0.45)
 
     def __init__(self, index: int, memory_fraction: float) -> None:
         import torch_neuronx  # noqa: F401  registers the device and its compiler, where torch has not loaded it by itself
@@ -61,10 +61,10 @@ class NativeKit(PlainKit):
         """Versions, and the chip."""
         return {"torch": torch.__version__, "torch-neuronx": installed("torch-neuronx"), "neuronx-cc": installed("neuronx-cc")}
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> TorchMaker:
+    def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> TorchProgramCompiler:
         """TorchNeuron's compiler, which keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR` by itself. Its counter counts those found there
         as well."""
-        return TorchMaker("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), neuron_failure)
+        return TorchProgramCompiler("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), neuron_failure)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """The static engine's, in plain torch."""

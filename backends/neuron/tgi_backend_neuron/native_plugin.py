@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from tgi_backend_neuron import __version__
-from tgi_backend_neuron.finding import probe_native
+from tgi_backend_neuron.discovery import probe_native
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
-from tgi_core.engine.accelerator.finding import check_ready
+from tgi_core.engine.accelerator.discovery import check_ready
 from tgi_core.engine.weights.sizes import check_model
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
-from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
+from tgi_backend_neuron.artefact import CONFIG, ArtefactSpec, is_compiled, loaded
+from tgi_backend_neuron.discovery import Machine, busy_cores, find_machine, installed
 from tgi_backend_neuron.slots import SlotRunner, SlotSession
 from tgi_core.backend import Feature, Kernel, OpenOptions, Progress
 from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
@@ -120,8 +120,8 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
             f"{cores * machine.core_bytes:,}; use more cores (--num-shard), or a smaller --dtype"
         )
 
-    def wanted(slots: int, length: int) -> Wanted:
-        asked = Wanted(slots, length, cores, str(dtype).removeprefix("torch."), machine.target)
+    def wanted(slots: int, length: int) -> ArtefactSpec:
+        asked = ArtefactSpec(slots, length, cores, str(dtype).removeprefix("torch."), machine.target)
         if source.compiled:
             asked.check(source.directory)
         return asked

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tgi_backend_neuron import __version__
-from tgi_backend_neuron.finding import probe
+from tgi_backend_neuron.discovery import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Processes, Progress, hookimpl
-from tgi_core.engine.accelerator.finding import check_ready
+from tgi_core.engine.accelerator.discovery import check_ready
 
 
 @hookimpl

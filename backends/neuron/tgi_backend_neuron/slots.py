@@ -14,7 +14,7 @@ from torch import Tensor
 
 import tgi_core.backend as api
 from tgi_backend_neuron.failures import neuron_errors
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.sync_session import SyncSession
@@ -87,18 +87,18 @@ class SlotRunner:
         return slots, wanted
 
     @torch.inference_mode()
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Prompts one by one, then all rows that take one token together."""
         found: dict[int, Tensor] = {}
         with neuron_errors():
-            for work in works:
-                if work.start == 0:
-                    found[work.row.request.id] = self._encode(work)
-            decoding = [work for work in works if work.take == 1]
+            for row_input in row_inputs:
+                if row_input.start == 0:
+                    found[row_input.row.request.id] = self._encode(row_input)
+            decoding = [row_input for row_input in row_inputs if row_input.take == 1]
             if decoding:
                 logits = self._decode(decoding)
-                found |= {work.row.request.id: logits[_slot(work)] for work in decoding}
-        rows = [found[work.row.request.id] for work in works if work.yields]
+                found |= {row_input.row.request.id: logits[_slot(row_input)] for row_input in decoding}
+        rows = [found[row_input.row.request.id] for row_input in row_inputs if row_input.yields]
         return StepLogits(torch.stack(rows) if rows else torch.zeros(0, self._shape.vocab_size))
 
     def release(self) -> None:
@@ -106,30 +106,30 @@ class SlotRunner:
         self._model = None
         self._filled = []
 
-    def _encode(self, work: Work) -> Tensor:
+    def _encode(self, row_input: RowInput) -> Tensor:
         """Logits [vocabulary] after a whole prompt, which fills its slot from the beginning.
 
         A prompt of one token is no prompt for the model, which takes it for a decode row. It is encoded nevertheless, and the result is
         dropped: a not-a-number that the slot's last row left would reach it even from behind a mask.
         """
         ids, positions = (torch.zeros(1, self._length, dtype=torch.int32) for _ in range(2))
-        ids[0, : work.take] = torch.tensor(work.row.tokens[: work.take])
-        count = max(2, work.take)  # padding is at position 0, so that the last token alone has the largest one
+        ids[0, : row_input.take] = torch.tensor(row_input.row.tokens[: row_input.take])
+        count = max(2, row_input.take)  # padding is at position 0, so that the last token alone has the largest one
         positions[0, :count] = torch.arange(count)
-        logits = self._call(ids, positions, [_slot(work)])
-        self._filled[_slot(work)] = work.take if work.take > 1 else 0
+        logits = self._call(ids, positions, [_slot(row_input)])
+        self._filled[_slot(row_input)] = row_input.take if row_input.take > 1 else 0
         return logits[0]
 
-    def _decode(self, works: Sequence[Work]) -> Tensor:
+    def _decode(self, row_inputs: Sequence[RowInput]) -> Tensor:
         """Logits [slots, vocabulary] after the next token of each slot."""
         ids = torch.zeros(len(self._filled), 1, dtype=torch.int32)
-        for work in works:
-            ids[_slot(work), 0] = work.row.tokens[work.start]
-            self._filled[_slot(work)] = work.start
+        for row_input in row_inputs:
+            ids[_slot(row_input), 0] = row_input.row.tokens[row_input.start]
+            self._filled[_slot(row_input)] = row_input.start
         positions = torch.tensor(self._filled, dtype=torch.int32).clamp_max(self._length - 1).unsqueeze(1)
         logits = self._call(ids, positions, range(len(self._filled)))
-        for work in works:
-            self._filled[_slot(work)] = work.start + 1
+        for row_input in row_inputs:
+            self._filled[_slot(row_input)] = row_input.start + 1
         return logits
 
     def _call(self, ids: Tensor, positions: Tensor, slots: Sequence[int]) -> Tensor:
@@ -148,5 +148,5 @@ class SlotSession(SyncSession):
         return super().warmup(plan, progress)
 
 
-def _slot(work: Work) -> int:
-    return work.row.tables[0][0] - 1
+def _slot(row_input: RowInput) -> int:
+    return row_input.row.tables[0][0] - 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from tgi_backend_rocm.aiter import AiterAttention
-from tgi_backend_rocm.finding import disagreement
+from tgi_backend_rocm.discovery import disagreement
 from tgi_backend_rocm.graphs import UntunedGraph
 from tgi_backend_rocm.tiles import tiles_for
 from tgi_core.backend import Unsupported

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tgi_backend_static_cpu.police import Police, suspended
+from tgi_backend_static_cpu.program_guard import ProgramGuard, suspended
 from tgi_core.backend import CompileFailed
 
 Compiled = Callable[..., Any]
@@ -43,39 +43,39 @@ class Compiler:
 COMPILER = Compiler()
 
 
-class GraphMaker:
+class GraphCompiler:
     """The compiler of one session. `key` is what its programs depend on beside their names."""
 
     by_layer = False
 
-    def __init__(self, key: Sequence[str], directory: Path | None = None, policed: bool = True) -> None:
-        self._key, self._directory, self._policed, self._sealed = (*key, str(directory)), directory, policed, False
+    def __init__(self, key: Sequence[str], directory: Path | None = None, guarded: bool = True) -> None:
+        self._key, self._directory, self._guarded, self._sealed = (*key, str(directory)), directory, guarded, False
         self._before = COMPILER.count
 
     def compile(self, run: Compiled, name: str) -> Compiled:
-        """See `Maker.compile`."""
+        """See `ProgramCompiler.compile`."""
         key = (*self._key, name)
         if key not in COMPILER.captured:
             COMPILER.captured[key] = torch.compile(run, backend=COMPILER, fullgraph=True, dynamic=False)
-        program, fresh = COMPILER.captured[key], self._policed
+        program, fresh = COMPILER.captured[key], self._guarded
 
         def call(*arguments: Any) -> Any:
             nonlocal fresh
             with suspended():
                 if fresh:
                     fresh = False
-                    with Police(arguments):
+                    with ProgramGuard(arguments):
                         run(*arguments)
                 return self._served(program, name, arguments) if self._sealed else self._compiled(program, arguments)
 
         return call
 
     def seal(self) -> None:
-        """See `Maker.seal`."""
+        """See `ProgramCompiler.seal`."""
         self._sealed = True
 
     def compiles(self) -> int:
-        """See `Maker.compiles`."""
+        """See `ProgramCompiler.compiles`."""
         return COMPILER.count - self._before
 
     def release(self) -> None:

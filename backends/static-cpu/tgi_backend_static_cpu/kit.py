@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tgi_backend_static_cpu.compiler import GraphMaker
+from tgi_backend_static_cpu.compiler import GraphCompiler
 from tgi_backend_static_cpu.queue import LateQueue
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.cache import BLOCK_SIZES
@@ -16,10 +16,10 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_kit import PlainKit
 from tgi_core.engine.static.attention import FlatAttention, TableAttention
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
 
-COARSE = GridRules(takes=(32, 64, 128, 256, 512, 1024), waste=0.25)
+COARSE = BucketRules(takes=(32, 64, 128, 256, 512, 1024), waste=0.25)
 """Few sizes: here a compile takes a second, and padding costs nothing that matters."""
 
 
@@ -30,7 +30,7 @@ class StaticCpuKit(PlainKit):
     collectives = "gloo"
     program_bytes = 0
 
-    def __init__(self, rules: GridRules = COARSE, free: int = 1 << 30) -> None:
+    def __init__(self, rules: BucketRules = COARSE, free: int = 1 << 30) -> None:
         self.rules, self._free = rules, free
         torch.set_num_threads(1)
 
@@ -42,9 +42,9 @@ class StaticCpuKit(PlainKit):
         """torch's graph capture."""
         return {"torch": torch.__version__}
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> GraphMaker:
-        """torch's graph capture, with police."""
-        return GraphMaker([f"{name}={value}" for name, value in fields.items()], directory)
+    def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> GraphCompiler:
+        """torch's graph capture, checked by `ProgramGuard`."""
+        return GraphCompiler([f"{name}={value}" for name, value in fields.items()], directory)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """The static engine's."""

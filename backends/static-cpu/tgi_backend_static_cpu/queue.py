@@ -8,10 +8,10 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from tgi_backend_static_cpu.police import Outside
+from tgi_backend_static_cpu.program_guard import BetweenPrograms
 from tgi_core.backend import BackendError
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+from tgi_core.engine.device_queue import GraphCapturer, StepSampler, Usage, Work
 from tgi_core.engine.failures import TORCH_ERRORS
 from tgi_core.engine.static import steps
 
@@ -47,7 +47,7 @@ class LateQueue:
             work = self._given.popleft()
             self._done += 1
             # What comes from elsewhere is the host's own, which has its tensors on the same CPU.
-            watch = Outside() if work.__module__ == steps.__name__ else nullcontext()
+            watch = BetweenPrograms() if work.__module__ == steps.__name__ else nullcontext()
             try:
                 with watch:
                     work()
@@ -64,7 +64,7 @@ class LateQueue:
         """The end as it is now."""
         return LateEvent(self, self._done + len(self._given))
 
-    def graphs(self) -> GraphMaker | str:
+    def graphs(self) -> GraphCapturer | str:
         """None: programs take their place."""
         return "it runs programs"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tgi_backend_xpu import __version__
-from tgi_backend_xpu.finding import probe
+from tgi_backend_xpu.discovery import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
 from tgi_core.engine.accelerator.open_model import open_accelerator
 

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib.metadata import EntryPoint
 
-from tgi_conformance.child import Seen, look
+from tgi_conformance.child import ImportReport, probe_in_child
 from tgi_conformance.clause import clause
 from tgi_conformance.scene import Scene
 from tgi_conformance.verdict import Level, NotReached, Violation
@@ -54,14 +54,14 @@ def entry_of(scene: Scene) -> EntryPoint:
     return scene.target.entry
 
 
-def seen(scene: Scene) -> Seen:
+def seen(scene: Scene) -> ImportReport:
     """Return what a child process saw; it looks once."""
     return scene.target.seen or _looked(entry_of(scene).module)
 
 
 @cache
-def _looked(module: str) -> Seen:
-    return look(module)
+def _looked(module: str) -> ImportReport:
+    return probe_in_child(module)
 
 
 def loaded(scene: Scene) -> Plugin:

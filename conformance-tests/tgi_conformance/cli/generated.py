@@ -17,7 +17,7 @@ import click
 from tgi_core.telemetry.progress import progress
 
 if TYPE_CHECKING:
-    from tgi_conformance.proof.generated import Fate, Figures
+    from tgi_conformance.proof.generated import Figures, MutantOutcome
 
 
 @click.command("generated")
@@ -90,7 +90,7 @@ def command(
     sys.exit(1 if found.alarms or 100 * found.rate < least else 0)
 
 
-def _lines(fates: list[Fate], found: Figures, whole: bool) -> list[str]:
+def _lines(fates: list[MutantOutcome], found: Figures, whole: bool) -> list[str]:
     from tgi_conformance.proof.generated import EQUIVALENT, KILLED, causes, only_by, wilson
 
     lines = [

@@ -26,7 +26,7 @@ def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes:
     Exit status 1 if a mutant survives, a clause kills no mutant, or a correct variant fails.
     """
     from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
-    from tgi_conformance.proof import telling
+    from tgi_conformance.proof import rendering
     from tgi_conformance.proof.tally import tally
     from tgi_conformance.proof.trials import JUDGING, run_all, trials
 
@@ -50,12 +50,12 @@ def command(seeds: int, only: tuple[str, ...], out: tuple[Path, ...], processes:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        telling.show(matrix, seeds, seconds, Console())
+        rendering.show(matrix, seeds, seconds, Console())
     else:
-        for line in telling.lines(matrix, seeds, seconds):
+        for line in rendering.lines(matrix, seeds, seconds):
             click.echo(line)
     for path in out:
-        form = telling.as_html if path.suffix == ".html" else telling.as_json
+        form = rendering.as_html if path.suffix == ".html" else rendering.as_json
         _write(path, form(matrix, seeds, seconds))
     sys.exit(0 if matrix.proved else 1)
 

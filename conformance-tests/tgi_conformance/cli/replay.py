@@ -59,8 +59,8 @@ def _calls(recording: Recording, target: Target) -> int:
 def _whole_clause(recording: Recording, target: Target) -> int:
     """A failure that lies between the calls, not in one of them: its clause is tried again."""
     from tgi_conformance.alone import Alone
+    from tgi_conformance.clause_run import run_clause
     from tgi_conformance.clauses import CLAUSES
-    from tgi_conformance.trying import attempt
     from tgi_conformance.verdict import Verdict
 
     clause = next((item for item in CLAUSES if item.id == recording.clause), None)
@@ -68,7 +68,7 @@ def _whole_clause(recording: Recording, target: Target) -> int:
         raise click.UsageError(f"this suite has no clause {recording.clause}")
     alone = Alone(target)
     try:
-        result = attempt(clause, target, alone, recording.header["seed"], recording.header["effort"])
+        result = run_clause(clause, target, alone, recording.header["seed"], recording.header["effort"])
     finally:
         alone.close()
     for line in result.sequence:

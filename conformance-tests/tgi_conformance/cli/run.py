@@ -15,7 +15,7 @@ from tgi_conformance.cli.list import LEVELS
 
 if TYPE_CHECKING:
     from tgi_conformance.clause import Clause
-    from tgi_conformance.known import Known
+    from tgi_conformance.known import KnownFailure
     from tgi_conformance.subject import Subject
 
 
@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Run the clauses on a backend. Exit status 0 if the level is granted, or with --only if nothing failed."""
     from tgi_conformance.clauses import CLAUSES
-    from tgi_conformance.cli.telling import teller
+    from tgi_conformance.cli.console import make_reporter
     from tgi_conformance.report import document
     from tgi_conformance.running import Plan, perform
     from tgi_conformance.worker import Settings
@@ -87,14 +87,14 @@ def command(
     settings = Settings(backend, str(model) if model else None, dtype, seed, effort)
     plan = Plan(settings, time_limit, keep_going, _wanted(level.upper(), only), known, datetime.date.today())
     begun = time.monotonic()
-    telling = teller(subject.target.name, sum(map(plan.wanted, CLAUSES)), failures)
-    with telling:
-        results, probe = perform(plan, subject, telling)
+    reporter = make_reporter(subject.target.name, sum(map(plan.wanted, CLAUSES)), failures)
+    with reporter:
+        results, probe = perform(plan, subject, reporter)
     name = model.name if model else f"tiny {subject.target.model.name}"
     run = document.Run(subject, probe.devices, probe.verified_on_hardware, name, seed, effort, time.monotonic() - begun)
     made = document.make(run, results)
     _write(made, report, junit, html, badge)
-    sys.exit(telling.end(made, level.upper(), bool(only)))
+    sys.exit(reporter.end(made, level.upper(), bool(only)))
 
 
 def _subject(backend: str, model: Path | None, dtype: str) -> Subject:
@@ -106,15 +106,15 @@ def _subject(backend: str, model: Path | None, dtype: str) -> Subject:
         raise click.UsageError(str(error)) from error
 
 
-def _known(path: Path | None) -> dict[str, Known]:
+def _known(path: Path | None) -> dict[str, KnownFailure]:
     from tgi_conformance.clauses import CLAUSES
-    from tgi_conformance.known import FILE, BadKnown, read_known
+    from tgi_conformance.known import FILE, InvalidKnownFailures, read_known
 
     if path is None and not Path(FILE).exists():
         return {}
     try:
         return read_known(path or Path(FILE), {clause.id for clause in CLAUSES})
-    except BadKnown as error:
+    except InvalidKnownFailures as error:
         raise click.UsageError(str(error)) from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tgi_conformance.generated.inner import Model
 from tgi_conformance.generated.operators import operator
-from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput, RowState
 
 _WRONG = 0x5DEECE66D
 
@@ -16,7 +16,7 @@ _WRONG = 0x5DEECE66D
 class WrongNumber(Model):
     """One operation of the forward pass produces a wrong number, which is written to the cache."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if self.fires(row, position):
             state ^= _WRONG
@@ -28,16 +28,16 @@ class WrongNumber(Model):
 class WrongLogits(Model):
     """The last operation produces wrong numbers; the cache stays correct."""
 
-    def logits_state(self, work: Work, state: int) -> int:
+    def logits_state(self, row_input: RowInput, state: int) -> int:
         """Flip bits of the state."""
-        return state ^ _WRONG if self.fires(work.row) else state
+        return state ^ _WRONG if self.fires(row_input.row) else state
 
 
 @operator("write-lost", "growth cover drop parity chunks", weight=2)
 class WriteLost(Model):
     """A position is not written: the cache keeps what the block's previous owner left there."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         slot = self._slot(row.tables[0], position)
         before = self._slots[slot]
         state = super()._write(row, position)
@@ -50,7 +50,7 @@ class WriteLost(Model):
 class WriteOneOff(Model):
     """A position is written one slot too far, which may belong to another row."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         slot = self._slot(row.tables[0], position)
         before = self._slots[slot]
         state = super()._write(row, position)
@@ -64,7 +64,7 @@ class WriteOneOff(Model):
 class WriteSpills(Model):
     """A position is written twice: into its slot, and past the end of its block."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if self.fires(row, position):
             block = row.tables[0][position // self._block_size]
@@ -78,7 +78,7 @@ class ReadOneOff(Model):
 
     choices = (-2, 0, 1)
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         if position < 1 or not self.fires(row, position):
             return super()._write(row, position)
         right = self._slot(row.tables[0], position - 1)
@@ -97,7 +97,7 @@ class WindowOneOff(Model):
 
     choices = (1, -1, -16, -64)
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         far = position // 2
         wrong = max(far, position + self.choice) if self.choice < -1 else far + self.choice
         if not 0 <= wrong < position or wrong == far or not self.fires(row, position):
@@ -113,7 +113,7 @@ class WindowOneOff(Model):
 class BlockOfNeighbour(Model):
     """The block table of the next row of the batch is used for reading."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         other = self.neighbour(row)
         index = (position - 1) // self._block_size
         if position < 1 or other is row or index >= len(other.tables[0]) or not self.fires(row, position):
@@ -134,7 +134,7 @@ class BlockIdWraps(Model):
     def _slot(self, table: list[int], position: int) -> int:
         found = super()._slot(table, position)
         block, inside = divmod(found, self._block_size)
-        row = next((work.row for work in self.works if work.row.tables[0] is table), None)
+        row = next((row_input.row for row_input in self.row_inputs if row_input.row.tables[0] is table), None)
         bits: int = self.choice
         if block < bits or row is None or not self.fires(row, position):
             return found
@@ -151,36 +151,36 @@ class _Buffered(Model):
         self.in_step: dict[int, int] = {}
         """States by request id, by place in the previous step, and by place in this one."""
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         self.of_place, self.in_step = self.in_step, {}
         super()._compute(launch)
 
-    def wrong(self, work: Work, place: int) -> int | None:
+    def wrong(self, row_input: RowInput, place: int) -> int | None:
         """Return the state of something else, or None."""
         raise NotImplementedError
 
-    def logits_state(self, work: Work, state: int) -> int:
+    def logits_state(self, row_input: RowInput, state: int) -> int:
         """Replace the state with another one where the mutant fires and there is one."""
-        place = self.at_place(work.row)
-        other = self.wrong(work, place)
-        self.of_row[work.row.request.id] = self.in_step[place] = state
-        return state if other is None or not self.fires(work.row) else other
+        place = self.at_place(row_input.row)
+        other = self.wrong(row_input, place)
+        self.of_row[row_input.row.request.id] = self.in_step[place] = state
+        return state if other is None or not self.fires(row_input.row) else other
 
 
 @operator("stale-step", "parity mates growth")
 class StaleStep(_Buffered):
     """A row's logits are those of its previous step."""
 
-    def wrong(self, work: Work, place: int) -> int | None:
+    def wrong(self, row_input: RowInput, place: int) -> int | None:
         """Return the row's own last state."""
-        return self.of_row.get(work.row.request.id)
+        return self.of_row.get(row_input.row.request.id)
 
 
 @operator("stale-place", "mates drop isolation", weight=2)
 class StalePlace(_Buffered):
     """A row's logits are those of the row that had its place in the previous step."""
 
-    def wrong(self, work: Work, place: int) -> int | None:
+    def wrong(self, row_input: RowInput, place: int) -> int | None:
         """Return the previous step's state at this place."""
         return self.of_place.get(place)
 
@@ -189,7 +189,7 @@ class StalePlace(_Buffered):
 class StateOfRowBefore(_Buffered):
     """A row gets the logits of the row before it in the batch."""
 
-    def wrong(self, work: Work, place: int) -> int | None:
+    def wrong(self, row_input: RowInput, place: int) -> int | None:
         """Return the state one place before."""
         return self.in_step.get(place - 1)
 
@@ -198,9 +198,9 @@ class StateOfRowBefore(_Buffered):
 class StateOfHalfBefore(_Buffered):
     """The second half of a batch gets the logits of the first half."""
 
-    def wrong(self, work: Work, place: int) -> int | None:
+    def wrong(self, row_input: RowInput, place: int) -> int | None:
         """Return the state half a batch before."""
-        return self.in_step.get(place - (len(self.works) + 1) // 2)
+        return self.in_step.get(place - (len(self.row_inputs) + 1) // 2)
 
 
 @operator("adapter-ignored", "lora", weight=1.5)
@@ -209,7 +209,7 @@ class AdapterIgnored(Model):
 
     choices = ("none", "neighbour", "first")
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         wrong = self._wrong(row)
         if position or wrong == row.request.adapter or not self.fires(row, position):
             return super()._write(row, position)
@@ -218,8 +218,8 @@ class AdapterIgnored(Model):
         row.request = kept
         return state
 
-    def _wrong(self, row: LiveRow) -> str | None:
+    def _wrong(self, row: RowState) -> str | None:
         if self.choice == "none":
             return None
-        other = self.neighbour(row) if self.choice == "neighbour" else self.works[0].row
+        other = self.neighbour(row) if self.choice == "neighbour" else self.row_inputs[0].row
         return other.request.adapter

@@ -12,28 +12,28 @@ from tgi_conformance.generated.inner import Model
 from tgi_conformance.generated.operators import operator
 from tgi_core.backend import SAMPLING, Request, Sampling, TopToken
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.reference import toy_logits
 
 
 class _Otherwise(Model):
     """A row is sampled as if it were another one."""
 
-    def other(self, row: LiveRow) -> Request | None:
+    def other(self, row: RowState) -> Request | None:
         """Return the request to sample with, or None to keep the row's own."""
         return None
 
-    def tokens(self, row: LiveRow) -> list[int]:
+    def tokens(self, row: RowState) -> list[int]:
         """Return the tokens that the row is taken to have, as many as it really has."""
         return list(row.tokens)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row = work.row
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row = row_input.row
         request, tokens = self.other(row), self.tokens(row)
         same = (request is None or request == row.request) and tokens == row.tokens
         if same or not self.fires(row):
-            return super()._sample(work, state)
-        made = super()._sample(replace(work, row=LiveRow(request or row.request, tokens, row.computed, row.tables)), state)
+            return super()._sample(row_input, state)
+        made = super()._sample(replace(row_input, row=RowState(request or row.request, tokens, row.computed, row.tables)), state)
         row.tokens += made.get("tokens", ())
         return made
 
@@ -47,7 +47,7 @@ class FieldIgnored(_Otherwise):
 
     choices = _FIELDS
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request without the field."""
         plain = {self.choice: getattr(Sampling(), self.choice)}
         return replace(row.request, sampling=replace(row.request.sampling, **plain))
@@ -59,7 +59,7 @@ class FieldOfNeighbour(_Otherwise):
 
     choices = _FIELDS
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request with the neighbour's field."""
         borrowed = {self.choice: getattr(self.neighbour(row).request.sampling, self.choice)}
         return replace(row.request, sampling=replace(row.request.sampling, **borrowed))
@@ -69,9 +69,9 @@ class FieldOfNeighbour(_Otherwise):
 class SamplingOfFirst(_Otherwise):
     """All rows are sampled like the first one."""
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request with the first row's sampling."""
-        return replace(row.request, sampling=self.works[0].row.request.sampling)
+        return replace(row.request, sampling=self.row_inputs[0].row.request.sampling)
 
 
 @operator("top-k-one-off", "formula parity")
@@ -80,7 +80,7 @@ class TopKOneOff(_Otherwise):
 
     choices = (-1, 1)
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Change top-k, but never from 1 to 0, which disables it."""
         how = row.request.sampling
         top_k = max(1, how.top_k + self.choice) if how.do_sample and how.top_k else how.top_k
@@ -93,7 +93,7 @@ class SeedNarrow(_Otherwise):
 
     choices = (8, 16, 31, 32, 63)
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request with only the lower bits of its seed."""
         how = row.request.sampling
         return replace(row.request, sampling=replace(how, seed=how.seed % (1 << self.choice)) if how.do_sample else how)
@@ -105,8 +105,8 @@ class DrawOneOff(Model):
 
     choices = ("before", "generated", "cached", "steps")
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row = work.row
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row = row_input.row
         request, position = row.request, len(row.tokens)
         wrong = {
             "before": position - 1,
@@ -115,10 +115,10 @@ class DrawOneOff(Model):
             "steps": position - len(request.tokens),
         }[self.choice]
         if not request.sampling.do_sample or wrong == position or not self.fires(row):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         plain = formula.uniform
         with patch.object(formula, "uniform", lambda seed, _: plain(seed, wrong)):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 @operator("penalty-forgets", "formula parity continue", weight=2)
@@ -127,7 +127,7 @@ class PenaltyForgets(_Otherwise):
 
     choices = ("prompt", "generated", "newest", "early", "brought", "repeated")
 
-    def tokens(self, row: LiveRow) -> list[int]:
+    def tokens(self, row: RowState) -> list[int]:
         """Replace missed tokens with -1, which is never likely."""
         held, prompt = row.tokens, row.request.prompt_len
         if row.request.masked:  # or its mask source would receive the replacements
@@ -152,7 +152,7 @@ class PenaltyCountsPrompt(_Otherwise):
 
     choices = ("prompt", "since")
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request with another prompt length."""
         return replace(row.request, prompt_len=0 if self.choice == "prompt" else len(row.request.tokens))
 
@@ -161,7 +161,7 @@ class PenaltyCountsPrompt(_Otherwise):
 class PenaltyOfNeighbour(_Otherwise):
     """Penalties are counted over the tokens of the next row."""
 
-    def tokens(self, row: LiveRow) -> list[int]:
+    def tokens(self, row: RowState) -> list[int]:
         """Return the neighbour's tokens, as many as the row has."""
         other = (row if row.request.masked else self.neighbour(row)).tokens
         return [other[index % len(other)] for index in range(len(row.tokens))]
@@ -173,7 +173,7 @@ class BiasFirstOnly(_Otherwise):
 
     choices = (0, -1)
 
-    def other(self, row: LiveRow) -> Request:
+    def other(self, row: RowState) -> Request:
         """Return the request with only one bias."""
         how = row.request.sampling
         return replace(row.request, sampling=replace(how, logit_bias=(how.logit_bias[self.choice],)) if how.logit_bias else how)
@@ -196,9 +196,9 @@ class _Masked(Model):
         self.last[rows[0].request_id] = bits
         return bits if row is None or other == bits or not self.fires(row) else other
 
-    def row_of(self, id: int) -> LiveRow | None:
+    def row_of(self, id: int) -> RowState | None:
         """Return a row of this step."""
-        return next((work.row for work in self.works if work.row.request.id == id), None)
+        return next((row_input.row for row_input in self.row_inputs if row_input.row.request.id == id), None)
 
     def wrong(self, id: int, bits: bytes) -> bytes:
         """Return wrong bits."""
@@ -238,11 +238,11 @@ class MaskOnNeighbour(Model):
 
     choices = (0, 1)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row = work.row
-        beside = any(other.row.request.masked for other in self.works)
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row = row_input.row
+        beside = any(other.row.request.masked for other in self.row_inputs)
         if row.request.masked or not beside or not self.fires(row):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         allowed = {id for id in toy_logits(state, self._vocab_size) if id % 2 == self.choice}
         plain = formula.penalize
 
@@ -251,7 +251,7 @@ class MaskOnNeighbour(Model):
             return kept or plain(logits, *arguments)
 
         with patch.object(formula, "penalize", masked):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 def _float16(value: float) -> float:
@@ -269,16 +269,16 @@ class HalfPrecision(Model):
 
     choices = ("float16", "bfloat16")
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        if not self.fires(work.row):
-            return super()._sample(work, state)
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        if not self.fires(row_input.row):
+            return super()._sample(row_input, state)
         rounded, plain = _float16 if self.choice == "float16" else _bfloat16, formula.penalize
 
         def narrow(logits: formula.Logits, *arguments: Any) -> dict[int, float]:
             return plain({token: rounded(value) for token, value in logits.items()}, *arguments)
 
         with patch.object(formula, "penalize", narrow):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 _warp = formula.warp
@@ -300,36 +300,36 @@ class FiltersSwapped(Model):
 
     choices = ("top-p first", "temperature last")
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        how = work.row.request.sampling
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        how = row_input.row.request.sampling
         both = how.top_k and how.top_p < 1 if self.choice == "top-p first" else how.temperature != 1 and how.top_p < 1
-        if not how.do_sample or not both or not self.fires(work.row):
-            return super()._sample(work, state)
+        if not how.do_sample or not both or not self.fires(row_input.row):
+            return super()._sample(row_input, state)
         with patch.object(formula, "warp", _top_p_first if self.choice == "top-p first" else _temperature_last):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 @operator("second-best", "parity mates")
 class SecondBest(Model):
     """A greedy row takes its second-best token."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        made = super()._sample(work, state)
-        if not made.get("tokens") or work.row.request.sampling.do_sample or not self.fires(work.row):
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        made = super()._sample(row_input, state)
+        if not made.get("tokens") or row_input.row.request.sampling.do_sample or not self.fires(row_input.row):
             return made
         logits = toy_logits(state, self._vocab_size)
         order = sorted(logits, key=lambda token: -logits[token])
-        work.row.tokens[-1] = order[1] if len(order) > 1 else order[0]
-        return made | {"tokens": (work.row.tokens[-1],)}
+        row_input.row.tokens[-1] = order[1] if len(order) > 1 else order[0]
+        return made | {"tokens": (row_input.row.tokens[-1],)}
 
 
 @operator("reported-of-model", "formula parity", weight=1.5)
 class ReportedOfModel(Model):
     """Logprobs and top tokens come from the plain logits instead of the distribution that was drawn from."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        made = super()._sample(work, state)
-        if not (made.get("logprobs") or made.get("top")) or not self.fires(work.row):
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        made = super()._sample(row_input, state)
+        if not (made.get("logprobs") or made.get("top")) or not self.fires(row_input.row):
             return made
         plain: Mapping[int, float] = formula.log_softmax(toy_logits(state, self._vocab_size))
         top = tuple(tuple(TopToken(item.id, plain.get(item.id, item.logprob)) for item in tops) for tops in made.get("top", ()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tgi_conformance.generated.moment import Moment
 from tgi_conformance.mutants.base import Sound
-from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput, RowState
 
 if TYPE_CHECKING:
     from tgi_conformance.generated.witness import Witness
@@ -20,38 +20,38 @@ class Model(Sound):
 
     witness: Witness
     choice: Any = None
-    launch: Launch | None = None
+    launch: LaunchedStep | None = None
     """The step being computed."""
 
     @property
-    def works(self) -> tuple[Work, ...]:
+    def row_inputs(self) -> tuple[RowInput, ...]:
         """All rows of the step being computed, in order."""
-        return self.launch.work if self.launch else ()
+        return self.launch.row_inputs if self.launch else ()
 
-    def moment(self, row: LiveRow) -> Moment | None:
+    def moment(self, row: RowState) -> Moment | None:
         """Return what is known of a row in this step."""
         return self.witness.moments.get(self.launch.step.id, {}).get(row.request.id) if self.launch else None
 
-    def fires(self, row: LiveRow, position: int | None = None) -> bool:
+    def fires(self, row: RowState, position: int | None = None) -> bool:
         """Return whether to be wrong for a row, at a position."""
         return self.witness.trigger.fires(self.moment(row), position)
 
-    def neighbour(self, row: LiveRow) -> LiveRow:
+    def neighbour(self, row: RowState) -> RowState:
         """Return the next row of the step; the last row's neighbour is the first."""
-        rows = [work.row for work in self.works]
+        rows = [row_input.row for row_input in self.row_inputs]
         return rows[(rows.index(row) + 1) % len(rows)] if row in rows else row
 
-    def at_place(self, row: LiveRow) -> int:
+    def at_place(self, row: RowState) -> int:
         """Return the row's place in this step."""
-        return next((place for place, work in enumerate(self.works) if work.row is row), 0)
+        return next((place for place, row_input in enumerate(self.row_inputs) if row_input.row is row), 0)
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         self.launch = launch
         super()._compute(launch)
 
-    def logits_state(self, work: Work, state: int) -> int:
+    def logits_state(self, row_input: RowInput, state: int) -> int:
         """Return the state from which a row's logits are made."""
         return state
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        return super()._sample(work, self.logits_state(work, state))
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        return super()._sample(row_input, self.logits_state(row_input, state))

@@ -23,7 +23,7 @@ from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.oracle import Oracle, Part
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.sessions import Lent, Wanted
+from tgi_conformance.sessions import LentSession, SessionSpec
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
 from tgi_core.backend import EMPTY, BackendError, Cleared, Handle, Row, Rows, Step, WarmupPlan
@@ -88,8 +88,8 @@ def recorded(number: int) -> Recorded:
     session, source = _session(target, masks, adapted)
     capacity = session.warmup(plan, quiet)
     alone = Alone(target)
-    judge, wanted = _Mute(alone, masks), Wanted(target.model, target.dtype, "", plan, masks)
-    lent = Lent(wanted, session, session.capabilities(), capacity, source)
+    judge, wanted = _Mute(alone, masks), SessionSpec(target.model, target.dtype, "", plan, masks)
+    lent = LentSession(wanted, session, session.capabilities(), capacity, source)
     play = SessionDriver(
         Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent
     )

@@ -3,8 +3,8 @@
 `tgi-conformance new-backend NAME` writes a copy of `template` under the vendor's name (`kit.writing.new_backend`). What the copy imports,
 each with a docstring of its own:
 
-* `tgi_core.backend.ledger.Ledger`: the bookkeeping of a session. It checks a verb whole, changes nothing if it raises, and answers a step
-  with the `Work` to run. `Work` is one row's part of a step.
+* `tgi_core.backend.batch_tracker.BatchTracker`: the bookkeeping of a session. It checks a verb completely, changes nothing if
+  it raises, and returns the inputs of a step; a `RowInput` is one row's part of it.
 * `tgi_core.backend.drawing.drawn`: a row's next token from its logits, by the published formula, as the `Row` that `rows` returns.
 * `tgi_core.backend.masking.allowed_by_request`: the token ids that the grammar masks of a step allow; `mask_row` for a session that
   unpacks the bits on its device (`tgi_core.backend.callbacks.MaskSource` has their layout).

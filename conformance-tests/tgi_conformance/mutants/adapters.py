@@ -19,17 +19,17 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput, RowState
 
 
 class Rerouted(Sound):
     """Runs rows under the adapter that `adapter` names."""
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the adapter of a row at a position."""
         return row.request.adapter
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         kept = row.request
         row.request = replace(kept, adapter=self.adapter(row, position))
         try:
@@ -42,11 +42,11 @@ class Rerouted(Sound):
 class AdapterOfTheFirst(Rerouted):
     """One adapter per step, that of its first row (a server that switches adapters between batches but still mixes them in one)."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._first = launch.work[0].row.request.adapter if launch.work else None
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._first = launch.row_inputs[0].row.request.adapter if launch.row_inputs else None
         super()._compute(launch)
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the step's adapter."""
         return self._first
 
@@ -55,7 +55,7 @@ class AdapterOfTheFirst(Rerouted):
 class AdaptersSwapped(Rerouted):
     """Adapters count from zero on one side and from one on the other, and zero is the base model (Punica-style kernels)."""
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the next adapter."""
         names = self._adapters
         name = row.request.adapter
@@ -66,12 +66,12 @@ class AdaptersSwapped(Rerouted):
 class AdapterOnPlainRows(Rerouted):
     """Rows without an adapter get the last one loaded in the same step: a segment is never closed."""
 
-    def _compute(self, launch: Launch) -> None:
-        names = [work.row.request.adapter for work in launch.work if work.row.request.adapter]
+    def _compute(self, launch: LaunchedStep) -> None:
+        names = [row_input.row.request.adapter for row_input in launch.row_inputs if row_input.row.request.adapter]
         self._open = names[-1] if names else None
         super()._compute(launch)
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the row's own adapter, or the last one loaded."""
         return row.request.adapter or self._open
 
@@ -81,7 +81,7 @@ class PrefixForgetsAdapter(Rerouted):
     """A prefix cache keyed by tokens alone: a prompt runs under the adapter it was first seen with (vLLM's block hash had to
     include it)."""
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the adapter of the first row with this prompt."""
         seen: dict[tuple[int, ...], str | None] = self.__dict__.setdefault("_seen", {})
         return seen.setdefault(row.request.tokens, row.request.adapter)
@@ -90,11 +90,11 @@ class PrefixForgetsAdapter(Rerouted):
 class Ending(Sound):
     """Rows lose their adapter along the way: `lost` says at which positions the state is wrong."""
 
-    def lost(self, row: LiveRow, position: int) -> bool:
+    def lost(self, row: RowState, position: int) -> bool:
         """Return whether this position runs without its adapter."""
         return False
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if row.request.adapter is not None and self.lost(row, position):
             state ^= 1
@@ -106,7 +106,7 @@ class Ending(Sound):
 class AdapterEndsWithPrefix(Ending):
     """Tokens after a reused prefix run without the adapter: the lookup returns blocks and drops the adapter."""
 
-    def lost(self, row: LiveRow, position: int) -> bool:
+    def lost(self, row: RowState, position: int) -> bool:
         """Every position of a row behind a prefix."""
         return row.request.cached > 0
 
@@ -115,7 +115,7 @@ class AdapterEndsWithPrefix(Ending):
 class AdapterInFirstChunk(Ending):
     """The adapter is set up when a request arrives; later chunks of its prompt run without it."""
 
-    def lost(self, row: LiveRow, position: int) -> bool:
+    def lost(self, row: RowState, position: int) -> bool:
         """Positions in later chunks."""
         return row.request.cached + row.request.take <= position < len(row.request.tokens)
 
@@ -124,7 +124,7 @@ class AdapterInFirstChunk(Ending):
 class AdapterOnThePrompt(Ending):
     """The adapter applies to the prompt only, so a continued request recomputes its generated tokens without it."""
 
-    def lost(self, row: LiveRow, position: int) -> bool:
+    def lost(self, row: RowState, position: int) -> bool:
         """Tokens generated before the request was continued."""
         return row.request.prompt_len <= position < len(row.request.tokens)
 
@@ -134,19 +134,19 @@ class AdapterBitsByTokens(Shaken):
     """A library computes adapter products and adds in another order when a segment has more tokens: a request continued after a
     lost shard gets other last bits, and another token where two are close (this project's own CPU backend)."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Rows with an adapter that run more than one token."""
-        return work.row.request.adapter is not None and work.take > 1
+        return row_input.row.request.adapter is not None and row_input.take > 1
 
 
 @mutant("adapter-bits-by-mates", "lora.continue")
 class AdapterBitsByMates(Shaken):
     """Rows of one adapter are gathered into one product, whose order of additions depends on their number (grouped kernels)."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Rows that share their adapter with another row."""
-        name = work.row.request.adapter
-        return name is not None and sum(other.row.request.adapter == name for other in launch.work) > 1
+        name = row_input.row.request.adapter
+        return name is not None and sum(other.row.request.adapter == name for other in launch.row_inputs) > 1
 
 
 @mutant("adapter-sums-vary")

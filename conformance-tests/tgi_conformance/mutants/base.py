@@ -11,7 +11,7 @@ from typing import TypeVar
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target
 from tgi_core.backend import Group, Handle, OpenOptions
-from tgi_core.backend.ledger import Ledger, LiveRow
+from tgi_core.backend.batch_tracker import BatchTracker, RowState
 from tgi_core.backend.reference import ReferenceSession, backend_open
 from tgi_core.model_files import read_json
 
@@ -26,18 +26,18 @@ class Sound(ReferenceSession):
     """Whether it opens in a group; the reference backend does not."""
 
     @property
-    def books(self) -> dict[Handle, list[LiveRow]]:
+    def live_batches(self) -> dict[Handle, list[RowState]]:
         """Live batches by handle."""
-        return self.ledger._batches
+        return self.tracker._batches
 
     @property
-    def ledger(self) -> Ledger:
-        """The ledger, available after warmup."""
-        return self._book
+    def tracker(self) -> BatchTracker:
+        """The tracker, available after warmup."""
+        return self._open_tracker
 
-    def row(self, id: int) -> LiveRow | None:
+    def row(self, id: int) -> RowState | None:
         """Return a live row, or None."""
-        return next((row for rows in self.books.values() for row in rows if row.request.id == id), None)
+        return next((row for rows in self.live_batches.values() for row in rows if row.request.id == id), None)
 
 
 Open = Callable[[OpenOptions], object]

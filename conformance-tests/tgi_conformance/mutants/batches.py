@@ -25,8 +25,8 @@ class FilterClearsOthers(Sound):
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Remove rows of other batches too."""
         kept = super().filter(batch, keep)
-        for other in [handle for handle in self.books if handle != kept]:
-            self.ledger.clear(other)
+        for other in [handle for handle in self.live_batches if handle != kept]:
+            self.tracker.clear(other)
         return kept
 
 
@@ -39,7 +39,7 @@ class FilterNothingClearsAll(Sound):
         """Clear everything if nothing is kept."""
         kept = super().filter(batch, keep)
         if not keep:
-            self.ledger.clear(None)
+            self.tracker.clear(None)
         return kept
 
 
@@ -62,8 +62,8 @@ class FilterComparesCounts(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep all rows without comparing ids."""
-        if len(keep) == len(self.books.get(batch, ())):
-            keep = tuple(row.request.id for row in self.books[batch])
+        if len(keep) == len(self.live_batches.get(batch, ())):
+            keep = tuple(row.request.id for row in self.live_batches[batch])
         return super().filter(batch, keep)
 
 
@@ -77,7 +77,7 @@ class FilterLosesBatch(Sound):
         try:
             return super().filter(batch, keep)
         except UnknownRequest:
-            self.ledger.clear(batch)
+            self.tracker.clear(batch)
             raise
 
 
@@ -88,7 +88,7 @@ class FilterEchoesStrangers(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Silently drop unknown ids."""
-        known = {row.request.id for row in self.books.get(batch, ())}
+        known = {row.request.id for row in self.live_batches.get(batch, ())}
         return super().filter(batch, tuple(id for id in keep if id in known))
 
 
@@ -99,7 +99,11 @@ class FilterKeepsHandle(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Return the same handle again."""
-        if len(keep) == len({row.request.id for row in self.books.get(batch, ())} & set(keep)) == len(self.books.get(batch, ())):
+        if (
+            len(keep)
+            == len({row.request.id for row in self.live_batches.get(batch, ())} & set(keep))
+            == len(self.live_batches.get(batch, ()))
+        ):
             return batch
         return super().filter(batch, keep)
 
@@ -111,9 +115,9 @@ class FilterKeepsTheFirst(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep the right ids with the wrong rows."""
-        rows = self.books.get(batch, [])
+        rows = self.live_batches.get(batch, [])
         kept = super().filter(batch, keep)
-        for row, other in zip(self.books.get(kept, ()), rows, strict=False):
+        for row, other in zip(self.live_batches.get(kept, ()), rows, strict=False):
             row.tokens, row.computed = list(other.tokens), other.computed
             for table, blocks in zip(row.tables, other.tables, strict=True):
                 table[:] = blocks
@@ -128,8 +132,8 @@ class DecodeClearsUnlisted(Sound):
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Drop all other batches."""
         step = super().decode(batches, grants)
-        for other in [handle for handle in self.books if handle != step.handle]:
-            self.ledger.clear(other)
+        for other in [handle for handle in self.live_batches if handle != step.handle]:
+            self.tracker.clear(other)
         return step
 
 
@@ -140,7 +144,7 @@ class UnlistedRowAdvances(Sound):
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Run the last token of every other row twice."""
-        others = [row for handle, rows in self.books.items() if handle not in batches for row in rows]
+        others = [row for handle, rows in self.live_batches.items() if handle not in batches for row in rows]
         step = super().decode(batches, grants)
         for row in others:
             if len(row.tokens) > row.computed:
@@ -155,7 +159,11 @@ class ClearByBirthId(Sound):
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Silently miss batches that decode has renamed."""
-        if batch is not None and batch in self.books and any(row.computed > len(row.request.tokens) for row in self.books[batch]):
+        if (
+            batch is not None
+            and batch in self.live_batches
+            and any(row.computed > len(row.request.tokens) for row in self.live_batches[batch])
+        ):
             return Cleared(0)
         return super().clear(batch)
 
@@ -167,7 +175,7 @@ class ClearMiscounts(Sound):
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Count one per batch."""
-        count = len(self.books) if batch is None else 1
+        count = len(self.live_batches) if batch is None else 1
         super().clear(batch)
         return Cleared(count)
 
@@ -179,7 +187,7 @@ class ClearOfNothingRefused(Sound):
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Raise UnknownBatch if there are no live batches."""
-        if batch is None and not self.books:
+        if batch is None and not self.live_batches:
             raise UnknownBatch("there is no batch")
         return super().clear(batch)
 
@@ -191,11 +199,11 @@ class ClearAllLeavesOne(Sound):
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:
         """Keep the newest batch alive but count its rows."""
-        if batch is not None or not self.books:
+        if batch is not None or not self.live_batches:
             return super().clear(batch)
-        rows = sum(map(len, self.books.values()))
-        for handle in list(self.books)[: max(1, len(self.books) - 1)]:
-            self.ledger.clear(handle)
+        rows = sum(map(len, self.live_batches.values()))
+        for handle in list(self.live_batches)[: max(1, len(self.live_batches) - 1)]:
+            self.tracker.clear(handle)
         return Cleared(rows)
 
 
@@ -210,7 +218,7 @@ class FailingDecodeLosesBatch(Sound):
             return super().decode(batches, grants)
         except BackendError:
             for handle in batches:
-                self.books.pop(handle, None)
+                self.live_batches.pop(handle, None)
             raise
 
 
@@ -257,7 +265,7 @@ class FailingJoinLosesBatch(Sound):
         try:
             return super().prefill(batch, cached, grants)
         except BackendError:
-            self.books.pop(cached, None)
+            self.live_batches.pop(cached, None)
             raise
 
 
@@ -271,7 +279,7 @@ class AnyErrorEndsSession(Sound):
         try:
             return super().filter(batch, keep)
         except BackendError:
-            self.books.clear()
+            self.live_batches.clear()
             raise
 
     @hookimpl
@@ -280,5 +288,5 @@ class AnyErrorEndsSession(Sound):
         try:
             return super().decode(batches, grants)
         except BackendError:
-            self.books.clear()
+            self.live_batches.clear()
             raise

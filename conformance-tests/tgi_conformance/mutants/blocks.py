@@ -93,7 +93,7 @@ class UncoveredStep(Sound):
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Use the last block twice."""
         named = {grant.request_id for grant in grants}
-        for row in (row for handle in batches for row in self.books.get(handle, ())):
+        for row in (row for handle in batches for row in self.live_batches.get(handle, ())):
             if row.request.id not in named and row.computed >= len(row.tables[0]) * self._block_size:
                 row.tables[0].append(row.tables[0][-1])
         return super().decode(batches, grants)

@@ -28,12 +28,12 @@ class LateErrorRevives(Sound):
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Restore the batches after a failure."""
-        kept, origins = dict(self.books), dict(self.ledger._origins)
+        kept, origins = dict(self.live_batches), dict(self.tracker._origins)
         try:
             return super().rows(step)
         except BackendError:
-            self.books.update(kept)
-            self.ledger._origins.update(origins)
+            self.live_batches.update(kept)
+            self.tracker._origins.update(origins)
             raise
 
 
@@ -49,7 +49,7 @@ class LateErrorKillsAll(Sound):
         except InvalidRequest:
             raise
         except BackendError:
-            self.ledger.clear(None)
+            self.tracker.clear(None)
             raise
 
 
@@ -60,13 +60,13 @@ class LateErrorKeepsPlaces(Sound):
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Keep counting the rows."""
-        before = set(self.ledger._live)
+        before = set(self.tracker._live)
         try:
             return super().rows(step)
         except InvalidRequest:
             raise
         except BackendError:
-            self.ledger._live.update(-id for id in before)
+            self.tracker._live.update(-id for id in before)
             raise
 
 
@@ -92,13 +92,13 @@ class DerivedLives(Sound):
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Put the other batches back."""
-        kept = {handle: rows for handle, rows in self.books.items() if handle != step.handle}
-        origins = dict(self.ledger._origins)
+        kept = {handle: rows for handle, rows in self.live_batches.items() if handle != step.handle}
+        origins = dict(self.tracker._origins)
         try:
             return super().rows(step)
         except BackendError:
-            self.books.update(kept)
-            self.ledger._origins.update({handle: origins[handle] for handle in kept})
+            self.live_batches.update(kept)
+            self.tracker._origins.update({handle: origins[handle] for handle in kept})
             raise
 
 
@@ -137,7 +137,7 @@ class LossIsFinal(Sound):
     @hookimpl
     def close(self) -> Closed:
         """Refuse a second close."""
-        if self._ledger is None:
+        if self._tracker is None:
             raise InvalidRequest("the session is closed already")
         return super().close()
 
@@ -157,9 +157,9 @@ class RunsAfterClose(Sound):
     @hookimpl
     def close(self) -> Closed:
         """Keep the session's records."""
-        kept = self._ledger
+        kept = self._tracker
         closed = super().close()
-        self._ledger = kept
+        self._tracker = kept
         return closed
 
 
@@ -170,16 +170,16 @@ class LateErrorSparesWhoLeft(Sound):
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Decide by the rows of the step instead of by what was derived from its batch."""
-        ran = {work.row.request.id for launch in self._launched if launch.step == step for work in launch.work}
+        ran = {row_input.row.request.id for launch in self._launched if launch.step == step for row_input in launch.row_inputs}
         masked = {id for id in ran if (row := self.row(id)) is not None and row.request.masked}
-        kept = {handle: rows for handle, rows in self.books.items() if masked.isdisjoint(row.request.id for row in rows)}
-        origins = {handle: self.ledger._origins[handle] for handle in kept}
+        kept = {handle: rows for handle, rows in self.live_batches.items() if masked.isdisjoint(row.request.id for row in rows)}
+        origins = {handle: self.tracker._origins[handle] for handle in kept}
         try:
             return super().rows(step)
         except BackendError:
-            self.books.update(kept)
-            self.ledger._origins.update(origins)
-            self.ledger._live.update(row.request.id for rows in kept.values() for row in rows)
+            self.live_batches.update(kept)
+            self.tracker._origins.update(origins)
+            self.tracker._live.update(row.request.id for rows in kept.values() for row in rows)
             raise
 
 

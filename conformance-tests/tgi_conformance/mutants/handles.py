@@ -24,7 +24,7 @@ class StaleHandleAccepted(Sound):
         return step
 
     def _now(self, handle: Handle) -> Handle:
-        while handle in self._renamed and handle not in self.books:
+        while handle in self._renamed and handle not in self.live_batches:
             handle = self._renamed[handle]
         return handle
 
@@ -36,9 +36,9 @@ class MergeKeepsSecondHandle(Sound):
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Leave the second batch to be cleared or filtered again."""
-        rows = {handle: self.books.get(handle, []) for handle in batches[1:]}
+        rows = {handle: self.live_batches.get(handle, []) for handle in batches[1:]}
         step = super().decode(batches, grants)
-        self.books.update(rows)
+        self.live_batches.update(rows)
         return step
 
 
@@ -49,10 +49,10 @@ class JoinKeepsHandle(Sound):
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Keep the old handle valid."""
-        rows = self.books.get(cached, [])
+        rows = self.live_batches.get(cached, [])
         step = super().prefill(batch, cached, grants)
         if cached != EMPTY:
-            self.books[cached] = rows
+            self.live_batches[cached] = rows
         return step
 
 
@@ -75,7 +75,7 @@ class ClearedHandleLives(Sound):
         """Keep the handle of an empty batch."""
         count = super().clear(batch)
         if batch is not None:
-            self.books[batch] = []
+            self.live_batches[batch] = []
         return count
 
 
@@ -122,5 +122,5 @@ class LiveIdAccepted(Sound):
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Skip the comparison of ids."""
-        self.ledger._live.difference_update(request.id for request in batch)
+        self.tracker._live.difference_update(request.id for request in batch)
         return super().prefill(batch, cached, grants)

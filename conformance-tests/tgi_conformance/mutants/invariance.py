@@ -7,7 +7,7 @@ from typing import Any
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import Row, Rows
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 
 
 class Shaken(Sound):
@@ -16,16 +16,16 @@ class Shaken(Sound):
     by = 1e-9
     """The difference, below every tolerance."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Return whether the row at a place of a step is affected."""
         return True
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         super()._compute(launch)
         outcome = self._done[launch.step.id]
         if isinstance(outcome, Rows):
-            works = {work.row.request.id: (place, work) for place, work in enumerate(launch.work)}
-            rows = tuple(self._shaken(row) if self.shakes(launch, *works[row.request_id]) else row for row in outcome.rows)
+            row_inputs = {row_input.row.request.id: (place, row_input) for place, row_input in enumerate(launch.row_inputs)}
+            rows = tuple(self._shaken(row) if self.shakes(launch, *row_inputs[row.request_id]) else row for row in outcome.rows)
             self._done[launch.step.id] = replace(outcome, rows=rows)
 
     def _shaken(self, row: Row) -> Row:
@@ -38,16 +38,16 @@ class BitsByRows(Shaken):
     """A matrix product is split by the number of rows: batch invariance is declared, but the last bits depend on how many run
     (vLLM and SGLang both needed special kernels)."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Steps of more than one row."""
-        return len(launch.work) > 1
+        return len(launch.row_inputs) > 1
 
 
 @mutant("bits-by-place", "invariant.mates", "invariant.merge")
 class BitsByPlace(Shaken):
     """The last rows of a batch run in a kernel's remainder loop, which adds in another order."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Rows after the first two."""
         return place >= 2
 
@@ -56,18 +56,18 @@ class BitsByPlace(Shaken):
 class BitsByChunk(Shaken):
     """Attention splits its keys by the length of the query: a prompt in chunks has other last bits than a whole one."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Rows whose prompt began in part."""
-        return work.row.request.take < len(work.row.request.tokens)
+        return row_input.row.request.take < len(row_input.row.request.tokens)
 
 
 @mutant("bits-in-halves", "invariant.mates")
 class BitsInHalves(BitsByRows):
     """Invariant in float32 only, but declared in every dtype: the half-precision kernels come from elsewhere."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Every row in other dtypes."""
-        return self.options.dtype != "float32" and super().shakes(launch, place, work)
+        return self.options.dtype != "float32" and super().shakes(launch, place, row_input)
 
 
 @mutant("halves-drift", "parity.other-dtypes")
@@ -76,7 +76,7 @@ class HalvesDrift(Shaken):
 
     by = 1.0
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """Every row in other dtypes."""
         return self.options.dtype != "float32"
 
@@ -85,7 +85,7 @@ class HalvesDrift(Shaken):
 class HalvesUntyped(Sound):
     """A dtype that the device does not support raises the framework's own exception, in the first step."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
         if self.options.dtype == "float16":
             raise RuntimeError('"addmm_impl" not implemented for Half')
-        return super()._sample(work, state)
+        return super()._sample(row_input, state)

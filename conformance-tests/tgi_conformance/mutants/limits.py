@@ -35,7 +35,7 @@ class Generous(Sound):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Promise the usual limits."""
         promised = super().warmup(plan, progress)
-        self.ledger._capacity = self.limits(promised)
+        self.tracker._capacity = self.limits(promised)
         return promised
 
 
@@ -110,12 +110,12 @@ class MergeUnchecked(Generous):
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Decode without the step's limit."""
-        kept = self.ledger._capacity
-        self.ledger._capacity = replace(kept, max_step_tokens=10**6)
+        kept = self.tracker._capacity
+        self.tracker._capacity = replace(kept, max_step_tokens=10**6)
         try:
             return super().decode(batches, grants)
         finally:
-            self.ledger._capacity = kept
+            self.tracker._capacity = kept
 
 
 @mutant("capacity-mistyped", "capacity.rows", "promise.brim")
@@ -138,7 +138,7 @@ class OutOfMemoryWithin(Sound):
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Run out of memory when the session is full."""
-        if sum(row.computed for rows in self.books.values() for row in rows) > 300:
+        if sum(row.computed for rows in self.live_batches.values() for row in rows) > 300:
             raise OutOfMemory("no block is free")
         return super().decode(batches, grants)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tgi_conformance.mutants.base import Sound, mutant
-from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput, RowState
 from tgi_core.backend.types import Row
 
 
 class Beside(Sound):
     """Knows how many rows its step has."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._rows_beside = len(launch.work)
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._rows_beside = len(launch.row_inputs)
         super()._compute(launch)
 
 
@@ -33,7 +33,7 @@ class TableOf64Blocks(Beside):
 class WrongPartMerged(Beside):
     """A step of several rows attends in parts of 128 positions, and merges a wrong part for rows that have a second one."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         if self._rows_beside > 1 and position >= 128:
             self._slots[self._slot(row.tables[0], position // 2)] ^= 1
         return super()._write(row, position)
@@ -43,18 +43,18 @@ class WrongPartMerged(Beside):
 class ChunkFrom8Bits(Sound):
     """The start of a chunk is stored in a byte: past position 255 an earlier part of the cache is read."""
 
-    def _run(self, work: Work) -> Row:
-        if work.take > 1 and work.start > 255:
-            table = work.row.tables[0]
-            self._slots[self._slot(table, work.start - 1)] = self._slots[self._slot(table, (work.start - 1) & 0xFF)]
-        return super()._run(work)
+    def _run(self, row_input: RowInput) -> Row:
+        if row_input.take > 1 and row_input.start > 255:
+            table = row_input.row.tables[0]
+            self._slots[self._slot(table, row_input.start - 1)] = self._slots[self._slot(table, (row_input.start - 1) & 0xFF)]
+        return super()._run(row_input)
 
 
 @mutant("prefix-of-64-blocks", "prefix.long")
 class PrefixOf64Blocks(Sound):
     """A prefix is found through a table of 64 blocks; past them the cache counts as empty."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         cached = row.request.cached
         if position != cached or position <= 64 * self._block_size:
             return super()._write(row, position)
@@ -70,7 +70,7 @@ class PrefixOf64Blocks(Sound):
 class PositionsEndAt100(Sound):
     """A table of rotary angles for a hundred positions; all later positions use the last one."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if position > 100:
             state ^= 1

@@ -10,7 +10,7 @@ from tgi_conformance.masks import SLOW_S
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_conformance.mutants.masks import Between, Source
 from tgi_core.backend import BackendError, Cleared, Handle, MaskRow, hookimpl
-from tgi_core.backend.ledger import Launch
+from tgi_core.backend.batch_tracker import LaunchedStep
 from tgi_core.backend.masking import mask_row
 
 
@@ -72,10 +72,12 @@ class MasksByTwoThreads(Between):
 
     source = _Ready
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         source = self._masks
         if isinstance(source, _Ready):
-            rows = [mask_row(work.row) for work in launch.work if work.yields and work.row.request.masked]
+            rows = [
+                mask_row(row_input.row) for row_input in launch.row_inputs if row_input.yields and row_input.row.request.masked
+            ]
             with ThreadPoolExecutor(2) as pool:
                 for row in rows:
                     source.ready[row.request_id] = pool.submit(source.real.fill, (row,))
@@ -106,9 +108,9 @@ class ToldWhenRead(Between):
 
     source = _Behind
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         if isinstance(self._masks, _Behind):
-            masked = sum(work.row.request.masked for work in launch.work)
+            masked = sum(row_input.row.request.masked for row_input in launch.row_inputs)
             self._masks.late = bool(self._launched) and masked > 1
         super()._compute(launch)
 
@@ -134,10 +136,10 @@ class ToldBySeat(Between):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Rows move up."""
-        self._left = len(keep) < len(self.books.get(batch, ()))
+        self._left = len(keep) < len(self.live_batches.get(batch, ()))
         return super().filter(batch, keep)
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         if isinstance(self._masks, _Seats):
             self._masks.moved = bool(self._launched) and getattr(self, "_left", False)
         super()._compute(launch)
@@ -192,15 +194,15 @@ class MasksOfAStep(Between):
 
     source: type[Source] = _Batched
 
-    def _compute(self, launch: Launch) -> None:
-        live = [work for work in launch.work if work.row.request.id not in self._failed]
-        rows = tuple(mask_row(work.row) for work in live if work.yields and work.row.request.masked)
+    def _compute(self, launch: LaunchedStep) -> None:
+        live = [row_input for row_input in launch.row_inputs if row_input.row.request.id not in self._failed]
+        rows = tuple(mask_row(row_input.row) for row_input in live if row_input.yields and row_input.row.request.masked)
         if rows and isinstance(self._masks, _Batched):
             try:
                 self._masks.ask(rows, self._vocab_size)
             except BackendError as error:
                 self._faults[launch.step.id] = error
-                launch = replace(launch, work=())
+                launch = replace(launch, row_inputs=())
         super()._compute(launch)
 
 
@@ -247,8 +249,10 @@ class MaskWordsBigEndian(MasksOfAStep):
 class MaskBeforePromptEnds(Between):
     """Every masked row of a step is asked for, also those whose prompt goes on in the next one."""
 
-    def _compute(self, launch: Launch) -> None:
-        early = tuple(mask_row(work.row) for work in launch.work if work.row.request.masked and not work.yields)
+    def _compute(self, launch: LaunchedStep) -> None:
+        early = tuple(
+            mask_row(row_input.row) for row_input in launch.row_inputs if row_input.row.request.masked and not row_input.yields
+        )
         if early and self._masks is not None:
             self._masks.fill(early)
         super()._compute(launch)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import MaskRow, OutOfMemory, RowFaultKind, Rows, Step, hookimpl
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 
 class Source:
@@ -76,14 +76,14 @@ class MaskForAll(Sound):
     """One masked row masks its mates (a mask broadcast over the batch)."""
 
     def _compute(self, launch: Any) -> None:
-        self._any = any(work.row.request.masked for work in launch.work)
+        self._any = any(row_input.row.request.masked for row_input in launch.row_inputs)
         super()._compute(launch)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, kept = work.row, work.row.request
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, kept = row_input.row, row_input.row.request
         row.request = replace(kept, masked=self._masks is not None and self._any)
         try:
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         finally:
             row.request = kept
 

@@ -11,19 +11,19 @@ from tgi_conformance.mutants.base import Sound, mutant
 from tgi_conformance.mutants.masks import Between, Source
 from tgi_conformance.mutants.sampling import Altered
 from tgi_core.backend import EMPTY, Grant, Handle, MaskRow, Request, Row, Step, hookimpl
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 
 
 class Forgetful(Sound):
     """Penalties ignore the first `forgotten` tokens of a row."""
 
-    def forgotten(self, work: Work) -> int:
+    def forgotten(self, row_input: RowInput) -> int:
         """Return how many of the row's tokens are ignored."""
         return 0
 
     @contextmanager
-    def _without(self, work: Work) -> Iterator[None]:
-        row, count = work.row, min(self.forgotten(work), work.row.request.prompt_len)
+    def _without(self, row_input: RowInput) -> Iterator[None]:
+        row, count = row_input.row, min(self.forgotten(row_input), row_input.row.request.prompt_len)
         tokens = row.tokens
         other = next(token for token in range(self._vocab_size) if token not in tokens[count:])
         row.tokens = [other] * count + tokens[count:]
@@ -32,18 +32,18 @@ class Forgetful(Sound):
         finally:
             row.tokens = tokens + row.tokens[len(tokens) :]
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        with self._without(work):
-            return super()._sample(work, state)
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        with self._without(row_input):
+            return super()._sample(row_input, state)
 
 
 @mutant("penalties-forget-prefix", "pairs.penalties", "pairs.prefix")
 class PenaltiesForgetPrefix(Forgetful):
     """Penalties are kept as counts that each step adds to, and tokens of the prefix are never counted."""
 
-    def forgotten(self, work: Work) -> int:
+    def forgotten(self, row_input: RowInput) -> int:
         """The cached tokens."""
-        return work.row.request.cached
+        return row_input.row.request.cached
 
 
 @mutant("penalties-of-the-last-chunk", "pairs.penalties", "pairs.chunks")
@@ -54,11 +54,11 @@ class PenaltiesOfTheLastChunk(Forgetful):
         super().__init__(*arguments, **options)
         self._begun: dict[int, int] = {}
 
-    def forgotten(self, work: Work) -> int:
+    def forgotten(self, row_input: RowInput) -> int:
         """All tokens before the last chunk."""
-        id = work.row.request.id
-        if work.take > 1 or work.start < len(work.row.request.tokens):
-            self._begun[id] = work.start
+        id = row_input.row.request.id
+        if row_input.take > 1 or row_input.start < len(row_input.row.request.tokens):
+            self._begun[id] = row_input.start
         return self._begun.get(id, 0)
 
 
@@ -73,12 +73,12 @@ class MaskOffWhenJoining(Sound):
         self._joining = {} if cached == EMPTY else {request.id: step.id for request in batch}
         return step
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, kept = work.row, work.row.request
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, kept = row_input.row, row_input.row.request
         joins = len(row.tokens) == len(kept.tokens) and kept.id in self._joining
         row.request = replace(kept, masked=kept.masked and not joins)
         try:
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         finally:
             row.request = kept
 
@@ -87,13 +87,13 @@ class MaskOffWhenJoining(Sound):
 class AdapterLostAhead(Sound):
     """The adapters of a step lie in one buffer: a step launched ahead overwrites those of the step before."""
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         self._overwritten = bool(self._launched)
         super()._compute(launch)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        lost = self._overwritten and work.row.request.adapter is not None
-        return super()._sample(work, state ^ lost)
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        lost = self._overwritten and row_input.row.request.adapter is not None
+        return super()._sample(row_input, state ^ lost)
 
 
 class _Brought(Source):
@@ -124,9 +124,9 @@ class TellsWhatWasBrought(Between):
 class LogprobsOfThePlainModel(Sound):
     """Logprobs behind a prefix are computed where adapters are not loaded."""
 
-    def _run(self, work: Work) -> Row:
-        row = super()._run(work)
-        request = work.row.request
+    def _run(self, row_input: RowInput) -> Row:
+        row = super()._run(row_input)
+        request = row_input.row.request
         if request.adapter is None or not request.cached or not row.logprobs:
             return row
         return replace(row, logprobs=(row.logprobs[0] - 0.1,))
@@ -136,6 +136,6 @@ class LogprobsOfThePlainModel(Sound):
 class SeedLostBehindPrefix(Altered):
     """Rows that start behind a prefix take another path to their place, where the seed is not copied."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Return the request with seed 0."""
         return self._how(request, seed=0) if request.cached else request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tgi_conformance.mutants.base import Mutant, Sound, add, mutant, opening
 from tgi_core.backend import EMPTY, Grant, Handle, OpenOptions, Request, Rows, Step, hookimpl
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 
 
 @mutant("chunk-off-by-one", "chunks.tokens", "chunks.rest")
@@ -47,7 +47,10 @@ class ChunkRunsByItself(Sound):
         """Take one token if the row's blocks allow it."""
         named = {grant.request_id for grant in grants}
         rows = [
-            row for handle in batches for row in self.books.get(handle, ()) if row.request.id not in named and row.prompt_left
+            row
+            for handle in batches
+            for row in self.live_batches.get(handle, ())
+            if row.request.id not in named and row.prompt_left
         ]
         more = tuple(Grant(row.request.id, 1) for row in rows if row.computed < len(row.tables[0]) * self._block_size)
         return super().decode(batches, (*grants, *more))
@@ -75,10 +78,10 @@ class IncompleteCannotLeave(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep such rows unasked."""
-        stuck = [row for row in self.books.get(batch, ()) if row.prompt_left and row.request.id not in keep]
+        stuck = [row for row in self.live_batches.get(batch, ()) if row.prompt_left and row.request.id not in keep]
         kept = super().filter(batch, keep)
         if kept != EMPTY:
-            self.books[kept].extend(stuck)
+            self.live_batches[kept].extend(stuck)
         return kept
 
 
@@ -89,7 +92,7 @@ class JoinRestarts(Sound):
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Drop their last token."""
-        for row in self.books.get(cached, ()):
+        for row in self.live_batches.get(cached, ()):
             if len(row.tokens) > len(row.request.tokens) and row.computed >= len(row.request.tokens):
                 row.tokens[-1] = row.tokens[-2]
         return super().prefill(batch, cached, grants)
@@ -102,7 +105,7 @@ class JoinFirstSitsOut(Sound):
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Let them take 0 tokens."""
-        rows = self.books.get(cached, ()) if cached != EMPTY else ()
+        rows = self.live_batches.get(cached, ()) if cached != EMPTY else ()
         given = {grant.request_id: grant for grant in grants}
         waiting = tuple(replace(given.get(row.request.id, Grant(row.request.id, 0)), take=0) for row in rows)
         known = {row.request.id for row in rows}
@@ -136,7 +139,7 @@ class PrefixOwned(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Wipe the blocks, whichever rows read them."""
-        gone = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
+        gone = [row for row in self.live_batches.get(batch, ()) if row.request.id not in keep]
         kept = super().filter(batch, keep)
         for row in gone:
             for block in row.tables[0]:
@@ -163,7 +166,7 @@ class PrefixOfEverything(Sound):
 class PromptsConfused(Sound):
     """Prompts of several requests overlap by one token (cu_seqlens off by one)."""
 
-    def _write(self, table: list[int] | LiveRow, position: int, *rest: int) -> int:
+    def _write(self, table: list[int] | RowState, position: int, *rest: int) -> int:
         state: int = super()._write(table, position, *rest)  # type: ignore[arg-type]
         return state ^ (1 << 50) if position and self._several else state
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Handle, OutOfMemory, Progress, Step, WarmupPlan, hookimpl
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 
 
 class Grouped(Sound):
@@ -54,7 +54,7 @@ class RanksPromiseApart(Grouped):
 class RanksAddTwice(Grouped):
     """Every rank adds the bias before the sum over the ranks (the row-parallel layer of more than one server)."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if self.options.group.world > 1:
             state ^= 1

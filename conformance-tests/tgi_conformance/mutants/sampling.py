@@ -12,21 +12,21 @@ from unittest.mock import patch
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 
 
 class Altered(Sound):
     """Samples each row with a request that `change` has altered."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Return the request to sample with."""
         return request
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, kept = work.row, work.row.request
-        row.request = self.change(work, kept)
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, kept = row_input.row, row_input.row.request
+        row.request = self.change(row_input, kept)
         try:
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         finally:
             row.request = kept
 
@@ -38,11 +38,11 @@ class Altered(Sound):
 class FirstSamplingForAll(Altered):
     """The first request's parameters are used for the whole batch (paiml/aprender#2027: other temperatures were ignored)."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._first = launch.work[0].row.request.sampling if launch.work else Sampling()
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._first = launch.row_inputs[0].row.request.sampling if launch.row_inputs else Sampling()
         super()._compute(launch)
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Use the first row's parameters."""
         return replace(request, sampling=self._first)
 
@@ -51,11 +51,11 @@ class FirstSamplingForAll(Altered):
 class SeedByPlace(Altered):
     """One generator for the batch: a row's random numbers depend on its place."""
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         self._places = itertools.count(1)
         super()._compute(launch)
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Mix the place into the seed."""
         return self._how(request, seed=(request.sampling.seed + 1000 * next(self._places)) % 2**64)
 
@@ -64,7 +64,7 @@ class SeedByPlace(Altered):
 class SeedByStep(Altered):
     """A stateful generator: random numbers depend on how many steps the session has run."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Mix the step into the seed."""
         return self._how(request, seed=(request.sampling.seed + self._steps) % 2**64)
 
@@ -73,7 +73,7 @@ class SeedByStep(Altered):
 class SeedLowWord(Altered):
     """A 64-bit seed is cut to 32 bits (numpy's legacy seeding, and several HTTP servers)."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Drop the high word."""
         return self._how(request, seed=request.sampling.seed & 0xFFFFFFFF)
 
@@ -82,7 +82,7 @@ class SeedLowWord(Altered):
 class SeedIgnored(Altered):
     """The seed is not passed on."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Use seed 0."""
         return self._how(request, seed=0)
 
@@ -91,7 +91,7 @@ class SeedIgnored(Altered):
 class GreedyIsSampled(Altered):
     """do_sample is ignored."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Always sample."""
         return self._how(request, do_sample=True)
 
@@ -100,7 +100,7 @@ class GreedyIsSampled(Altered):
 class FrequencyIgnored(Altered):
     """A declared field is never read: a silent no-op (a recurring problem of vllm-ascend's patches)."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Drop the frequency penalty."""
         return self._how(request, frequency_penalty=0.0)
 
@@ -109,7 +109,7 @@ class FrequencyIgnored(Altered):
 class BiasIgnored(Altered):
     """Bias is accepted and dropped."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Drop the bias."""
         return self._how(request, logit_bias=())
 
@@ -118,7 +118,7 @@ class BiasIgnored(Altered):
 class BiasOnce(Altered):
     """Biases are kept in a dict: of two for one token only the last counts."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Keep the last one."""
         return self._how(request, logit_bias=tuple(dict(request.sampling.logit_bias).items()))
 
@@ -127,7 +127,7 @@ class BiasOnce(Altered):
 class PenaltiesCountPrompt(Altered):
     """Frequency and presence penalties count the prompt as well."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Treat the whole row as generated."""
         return replace(request, prompt_len=0)
 
@@ -136,7 +136,7 @@ class PenaltiesCountPrompt(Altered):
 class PenaltiesForget(Altered):
     """A continued request's penalties start from zero: everything it brought counts as its prompt."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Treat the request as new."""
         return replace(request, prompt_len=len(request.tokens))
 
@@ -145,7 +145,7 @@ class PenaltiesForget(Altered):
 class TopKAndOne(Altered):
     """One token too many survives top-k (> instead of >= in a threshold)."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Use k + 1."""
         how = request.sampling
         return self._how(request, top_k=how.top_k + 1 if how.top_k else 0)
@@ -155,7 +155,7 @@ class TopKAndOne(Altered):
 class TypicalIsOff(Altered):
     """typical_p is declared but has no effect."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Set it to 1."""
         return self._how(request, typical_p=1.0)
 
@@ -164,7 +164,7 @@ class TypicalIsOff(Altered):
 class WatermarkIgnored(Altered):
     """The watermark is declared but has no effect."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Set its bias to 0."""
         return self._how(request, watermark=0.0)
 
@@ -173,7 +173,7 @@ class WatermarkIgnored(Altered):
 class WatermarkHalf(Altered):
     """The greenlist is half of the vocabulary, whatever its share should be."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Use the default share."""
         return self._how(request, watermark_gamma=0.5)
 
@@ -182,7 +182,7 @@ class WatermarkHalf(Altered):
 class RepetitionOff(Altered):
     """The repetition penalty has no effect."""
 
-    def change(self, work: Work, request: Request) -> Request:
+    def change(self, row_input: RowInput, request: Request) -> Request:
         """Set it to 1."""
         return self._how(request, repetition_penalty=1.0)
 
@@ -201,9 +201,9 @@ class Patched(Sound):
                 stack.enter_context(patch.object(formula, name, function))
             yield
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
         with self._exchanged():
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 @mutant("nucleus-without-edge", "formula.filters", "parity.sampled", "parity.masked")
@@ -287,14 +287,14 @@ class RepetitionDividesAll(Patched):
 class WatermarkByPrompt(Sound):
     """The last token of the prompt selects every greenlist of the row."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        last = work.row.tokens[work.row.request.prompt_len - 1]
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        last = row_input.row.tokens[row_input.row.request.prompt_len - 1]
 
         def mark(logits: formula.Logits, how: Sampling, previous: int, vocab_size: int) -> dict[int, float]:
             return _mark(logits, how, last, vocab_size)
 
         with patch.object(formula, "mark", mark):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 @mutant("watermark-of-the-logits", "formula.watermark")

@@ -22,7 +22,7 @@ from tgi_core.backend import (
     hookimpl,
     reference,
 )
-from tgi_core.backend.ledger import Launch
+from tgi_core.backend.batch_tracker import LaunchedStep
 from tgi_core.backend.reference import toy_logits
 
 
@@ -37,7 +37,7 @@ class SmallLimits(Sound):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Promise and enforce smaller limits."""
         promised = self.limits(super().warmup(plan, progress))
-        self.ledger._capacity = promised
+        self.tracker._capacity = promised
         return promised
 
 
@@ -101,8 +101,8 @@ class Halves(Sound):
         found = super().capabilities()
         return replace(found, features=found.features - {Feature.BATCH_INVARIANT})
 
-    def _compute(self, launch: Launch) -> None:
-        self._shape = 7 * len(launch.work) + sum(work.take for work in launch.work)
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._shape = 7 * len(launch.row_inputs) + sum(row_input.take for row_input in launch.row_inputs)
         with patch.object(reference, "toy_logits", self._logits):
             super()._compute(launch)
 

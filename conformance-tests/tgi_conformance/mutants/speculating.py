@@ -9,7 +9,7 @@ from typing import Any
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_conformance.mutants.speculation import Cut
 from tgi_core.backend import Capacity, Grant, Handle, Progress, Row, Step, WarmupPlan, hookimpl
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 
 
 @mutant("computed-not-taken-back", "speculation.reject", "speculation.random")
@@ -20,17 +20,17 @@ class ComputedNotTakenBack(Sound):
         super().__init__(*arguments, **options)
         self._stale: dict[int, int] = {}
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        if len(made.tokens) <= len(work.drafts):
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        if len(made.tokens) <= len(row_input.drafts):
             self._stale[made.request_id] = states[-1]
         return made
 
-    def _run(self, work: Work) -> Row:
-        stale = self._stale.pop(work.row.request.id, None)
-        if stale is not None and work.start:
-            self._slots[self._slot(work.row.tables[0], work.start - 1)] = stale
-        return super()._run(work)
+    def _run(self, row_input: RowInput) -> Row:
+        stale = self._stale.pop(row_input.row.request.id, None)
+        if stale is not None and row_input.start:
+            self._slots[self._slot(row_input.row.tables[0], row_input.start - 1)] = stale
+        return super()._run(row_input)
 
 
 class Remembering(Sound):
@@ -41,10 +41,10 @@ class Remembering(Sound):
         self._left: dict[int, tuple[int, int]] = {}
         """States of rejected drafts, each with the request that left it."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        for place in range(len(made.tokens), len(work.drafts) + 1):
-            self._left[self._slot(work.row.tables[0], work.start + place)] = (made.request_id, states[place])
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        for place in range(len(made.tokens), len(row_input.drafts) + 1):
+            self._left[self._slot(row_input.row.tables[0], row_input.start + place)] = (made.request_id, states[place])
         return made
 
 
@@ -52,20 +52,20 @@ class Remembering(Sound):
 class RejectedStaysInCache(Remembering):
     """A block becomes a prefix when it is full, with the keys and values of drafts, and is not entered again after they were rejected."""
 
-    def _run(self, work: Work) -> Row:
-        request, table = work.row.request, work.row.tables[0]
-        for position in range(request.cached) if work.start == request.cached else ():
+    def _run(self, row_input: RowInput) -> Row:
+        request, table = row_input.row.request, row_input.row.tables[0]
+        for position in range(request.cached) if row_input.start == request.cached else ():
             slot = self._slot(table, position)
             if slot in self._left:
                 self._slots[slot] = self._left[slot][1]
-        return super()._run(work)
+        return super()._run(row_input)
 
 
 @mutant("rejected-counts-as-written", "speculation.continue")
 class RejectedCountsAsWritten(Remembering):
     """A slot that a rejected draft has filled is not written by the block's next owner (a mark per slot that is never reset)."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         slot = self._slot(row.tables[0], position)
         owner, stale = self._left.get(slot, (row.request.id, 0))
         state = super()._write(row, position)
@@ -78,12 +78,12 @@ class RejectedCountsAsWritten(Remembering):
 class DraftsPastBlock(Sound):
     """The block of a row's newest token is taken for all positions of the step, so drafts beyond it overwrite its beginning."""
 
-    def _write_drafts(self, work: Work) -> list[int]:
-        table = work.row.tables[0]
-        kept, here = list(table), work.start // self._block_size
+    def _write_drafts(self, row_input: RowInput) -> list[int]:
+        table = row_input.row.tables[0]
+        kept, here = list(table), row_input.start // self._block_size
         table[here + 1 :] = [table[here]] * (len(table) - here - 1)
         try:
-            return super()._write_drafts(work)
+            return super()._write_drafts(row_input)
         finally:
             table[:] = kept
 
@@ -100,20 +100,20 @@ class DraftsForgottenByFilter(Cut):
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Forget them."""
         kept = super().filter(batch, keep)
-        self._forgotten |= {row.request.id for row in self.books.get(kept, ()) if row.drafting}
+        self._forgotten |= {row.request.id for row in self.live_batches.get(kept, ()) if row.drafting}
         return kept
 
-    def count(self, work: Work) -> int:
+    def count(self, row_input: RowInput) -> int:
         """Return none for rows that were filtered."""
-        known = work.row.request.id in self._forgotten
-        self._forgotten.discard(work.row.request.id)
-        return 0 if known else len(work.drafts)
+        known = row_input.row.request.id in self._forgotten
+        self._forgotten.discard(row_input.row.request.id)
+        return 0 if known else len(row_input.drafts)
 
 
 class Granting(Sound):
     """Changes grants before they are looked at."""
 
-    def granted(self, grant: Grant, row: LiveRow) -> Grant:
+    def granted(self, grant: Grant, row: RowState) -> Grant:
         """Return another grant."""
         return grant
 
@@ -131,36 +131,36 @@ class Granting(Sound):
 class WaitsInSilence(Granting):
     """A row whose drafts are unread sits out a step that was to run it: the core believes that it has run."""
 
-    def granted(self, grant: Grant, row: LiveRow) -> Grant:
+    def granted(self, grant: Grant, row: RowState) -> Grant:
         """Take 0."""
         return replace(grant, take=0, drafts=()) if row.drafting else grant
 
 
-def _granting(name: str, origin: str, change: Callable[[Granting, Grant, LiveRow], Grant], *killed_by: str) -> None:
+def _granting(name: str, origin: str, change: Callable[[Granting, Grant, RowState], Grant], *killed_by: str) -> None:
     """Register a mutant that changes grants."""
     mutant(name, *killed_by)(type(name, (Granting,), {"__doc__": origin, "granted": change}))
 
 
-def _few(session: Granting, grant: Grant, row: LiveRow) -> Grant:
-    kept = grant.drafts[: session.ledger._capacity.draft]
+def _few(session: Granting, grant: Grant, row: RowState) -> Grant:
+    kept = grant.drafts[: session.tracker._capacity.draft]
     return replace(grant, drafts=kept, take=1 + len(kept)) if len(kept) < len(grant.drafts) else grant
 
 
-def _fitting(session: Granting, grant: Grant, row: LiveRow) -> Grant:
-    room = max(0, session.ledger._capacity.max_row_tokens - row.computed - 1)
+def _fitting(session: Granting, grant: Grant, row: RowState) -> Grant:
+    room = max(0, session.tracker._capacity.max_row_tokens - row.computed - 1)
     kept = grant.drafts[:room]
     return replace(grant, drafts=kept, take=1 + len(kept)) if len(kept) < len(grant.drafts) else grant
 
 
-def _folded(session: Granting, grant: Grant, row: LiveRow) -> Grant:
+def _folded(session: Granting, grant: Grant, row: RowState) -> Grant:
     return replace(grant, drafts=tuple(token % session._vocab_size for token in grant.drafts))
 
 
-def _all_taken(session: Granting, grant: Grant, row: LiveRow) -> Grant:
+def _all_taken(session: Granting, grant: Grant, row: RowState) -> Grant:
     return replace(grant, take=1 + len(grant.drafts)) if grant.drafts else grant
 
 
-def _chunk_instead(session: Granting, grant: Grant, row: LiveRow) -> Grant:
+def _chunk_instead(session: Granting, grant: Grant, row: RowState) -> Grant:
     return replace(grant, drafts=()) if row.prompt_left else grant
 
 

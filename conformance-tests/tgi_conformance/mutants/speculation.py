@@ -11,42 +11,42 @@ from unittest.mock import patch
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import MaskRow, Row, RowFault, RowFaultKind, reference
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 from tgi_core.backend.masking import allowed_tokens
 
 
 class Cut(Sound):
     """Runs only some of a row's drafts, and says that it ran all."""
 
-    def count(self, work: Work) -> int:
+    def count(self, row_input: RowInput) -> int:
         """Return how many drafts to run."""
-        return len(work.drafts)
+        return len(row_input.drafts)
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        count = self.count(work)
-        made = super()._verify(replace(work, drafts=work.drafts[:count]), states[: count + 1])
-        return replace(made, drafted=len(work.drafts))
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        count = self.count(row_input)
+        made = super()._verify(replace(row_input, drafts=row_input.drafts[:count]), states[: count + 1])
+        return replace(made, drafted=len(row_input.drafts))
 
 
 @mutant("no-bonus-token", "speculation.accept")
 class NoBonusToken(Cut):
     """Nothing follows the last draft, whose logits are there and are thrown away (several early implementations)."""
 
-    def count(self, work: Work) -> int:
+    def count(self, row_input: RowInput) -> int:
         """Treat the last draft as a bonus token."""
-        return len(work.drafts) - 1
+        return len(row_input.drafts) - 1
 
 
 @mutant("one-too-many-kept", "speculation.reject", "speculation.beside")
 class OneTooManyKept(Sound):
     """The token after the first that is not the draft is kept too: it follows a draft that the row does not have."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        if made.fault is not None or len(made.tokens) > len(work.drafts):
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        if made.fault is not None or len(made.tokens) > len(row_input.drafts):
             return made
-        more = self._sample(work, states[len(made.tokens)])
-        work.row.accept(())
+        more = self._sample(row_input, states[len(made.tokens)])
+        row_input.row.accept(())
         return replace(
             made,
             tokens=made.tokens + more["tokens"],
@@ -59,11 +59,11 @@ class OneTooManyKept(Sound):
 class DraftForToken(Sound):
     """Where a token is not the draft, the draft is returned instead (an index into the wrong one of two arrays)."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        if made.fault is None and len(made.tokens) <= len(work.drafts):
-            made = replace(made, tokens=work.drafts[: len(made.tokens)])
-            work.row.tokens[-1] = made.tokens[-1]
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        if made.fault is None and len(made.tokens) <= len(row_input.drafts):
+            made = replace(made, tokens=row_input.drafts[: len(made.tokens)])
+            row_input.row.tokens[-1] = made.tokens[-1]
         return made
 
 
@@ -71,16 +71,16 @@ class DraftForToken(Sound):
 class DraftsUnchecked(Sound):
     """All drafts are kept, whatever the model says: correct as long as drafts are right."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        known = len(work.row.tokens)
-        made = super()._verify(work, states)
-        if made.fault is None and len(made.tokens) <= len(work.drafts):
-            extra = 1 + len(work.drafts) - len(made.tokens)
-            work.row.tokens[known:] = [*work.drafts, made.tokens[-1]]
-            work.row.accept(())
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        known = len(row_input.row.tokens)
+        made = super()._verify(row_input, states)
+        if made.fault is None and len(made.tokens) <= len(row_input.drafts):
+            extra = 1 + len(row_input.drafts) - len(made.tokens)
+            row_input.row.tokens[known:] = [*row_input.drafts, made.tokens[-1]]
+            row_input.row.accept(())
             made = replace(
                 made,
-                tokens=(*work.drafts, made.tokens[-1]),
+                tokens=(*row_input.drafts, made.tokens[-1]),
                 logprobs=made.logprobs + made.logprobs[-1:] * extra,
                 top=made.top + made.top[-1:] * extra,
             )
@@ -91,8 +91,8 @@ class DraftsUnchecked(Sound):
 class DraftedIsAccepted(Sound):
     """`drafted` counts the drafts that were kept, so that no rate of acceptance is ever below 1."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
         return replace(made, drafted=max(0, len(made.tokens) - 1))
 
 
@@ -100,8 +100,8 @@ class DraftedIsAccepted(Sound):
 class LogprobsShifted(Sound):
     """Each token of a step has the logprob of the one before it."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
         return replace(made, logprobs=(*made.logprobs[:1], *made.logprobs[:-1]))
 
 
@@ -109,8 +109,8 @@ class LogprobsShifted(Sound):
 class TopOfTheLast(Sound):
     """All tokens of a step get the top tokens of its last position, the only one that was kept before there were drafts."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
         return replace(made, top=made.top[-1:] * len(made.top))
 
 
@@ -121,9 +121,9 @@ class ByTheFirst(Sound):
         """Return a context in which it does; the row has `known` tokens before the step."""
         raise NotImplementedError
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        with self.during(len(work.row.tokens)):
-            return super()._verify(work, states)
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        with self.during(len(row_input.row.tokens)):
+            return super()._verify(row_input, states)
 
 
 @mutant("one-uniform-a-step", "speculation.seeds")
@@ -169,10 +169,15 @@ class MaskOfTheFirst(ByTheFirst):
 class SourceToldDrafts(Sound):
     """The mask source hears of the draft that was rejected, and its grammar is not rolled back."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        if self._masks is not None and work.row.request.masked and made.fault is None and len(made.tokens) <= len(work.drafts):
-            self._masks.fill((MaskRow(made.request_id, (work.drafts[len(made.tokens) - 1],)),))
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        if (
+            self._masks is not None
+            and row_input.row.request.masked
+            and made.fault is None
+            and len(made.tokens) <= len(row_input.drafts)
+        ):
+            self._masks.fill((MaskRow(made.request_id, (row_input.drafts[len(made.tokens) - 1],)),))
         return made
 
 
@@ -180,9 +185,9 @@ class SourceToldDrafts(Sound):
 class FaultNotReached(Sound):
     """The masks of all positions are checked before any token is chosen: an empty one ends a row that would not have come there."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
-        if self._masks is None or not work.row.request.masked or made.fault or len(made.tokens) > len(work.drafts):
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
+        if self._masks is None or not row_input.row.request.masked or made.fault or len(made.tokens) > len(row_input.drafts):
             return made
         if any(self._masks.fill((MaskRow(made.request_id, made.tokens[-1:]),))):
             return made
@@ -193,8 +198,8 @@ class FaultNotReached(Sound):
 class FaultLosesTokens(Sound):
     """A row that fails at a later position returns nothing of what it made before."""
 
-    def _verify(self, work: Work, states: list[int]) -> Row:
-        made = super()._verify(work, states)
+    def _verify(self, row_input: RowInput, states: list[int]) -> Row:
+        made = super()._verify(row_input, states)
         return made if made.fault is None else replace(made, tokens=(), logprobs=(), top=())
 
 
@@ -202,11 +207,11 @@ class FaultLosesTokens(Sound):
 class ShortestDraftsForAll(Cut):
     """A step has one number of drafts, its shortest row's: the drafts beyond it are passed over."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._shortest = min((len(work.drafts) for work in launch.work), default=0)
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._shortest = min((len(row_input.drafts) for row_input in launch.row_inputs), default=0)
         super()._compute(launch)
 
-    def count(self, work: Work) -> int:
+    def count(self, row_input: RowInput) -> int:
         """Return the shortest row's."""
         return self._shortest
 
@@ -215,19 +220,19 @@ class ShortestDraftsForAll(Cut):
 class DraftsWithoutAdapter(Sound):
     """The adapter is applied to one token per row, so that drafts run on the base model."""
 
-    def _write_drafts(self, work: Work) -> list[int]:
-        states = super()._write_drafts(work)
-        return [reference.mix(state) for state in states] if work.row.request.adapter else states
+    def _write_drafts(self, row_input: RowInput) -> list[int]:
+        states = super()._write_drafts(row_input)
+        return [reference.mix(state) for state in states] if row_input.row.request.adapter else states
 
 
 @mutant("drafts-lost-when-joining", "speculation.join")
 class DraftsLostWhenJoining(Cut):
     """A step with a prompt runs one token of every other row."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._prompts = any(work.start < len(work.row.request.tokens) for work in launch.work)
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._prompts = any(row_input.start < len(row_input.row.request.tokens) for row_input in launch.row_inputs)
         super()._compute(launch)
 
-    def count(self, work: Work) -> int:
+    def count(self, row_input: RowInput) -> int:
         """Return none beside a prompt."""
-        return 0 if self._prompts else len(work.drafts)
+        return 0 if self._prompts else len(row_input.drafts)

@@ -47,5 +47,5 @@ class MixesChunks(Sound):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Enforce nothing."""
         promised = super().warmup(plan, progress)
-        self.ledger._capabilities = replace(self.capabilities(), mixing=Mixing.EAGER)
+        self.tracker._capabilities = replace(self.capabilities(), mixing=Mixing.EAGER)
         return promised

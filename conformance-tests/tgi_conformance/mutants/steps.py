@@ -8,7 +8,7 @@ from typing import Any
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import EMPTY, Grant, Handle, Request, Rows, Step, hookimpl
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 
 @mutant("rows-out-of-order", "order.batch")
@@ -67,7 +67,7 @@ class RunAheadStaleToken(Sound):
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Repeat the newest token of rows whose step is unread."""
         if self._launched:
-            for row in (row for handle in batches for row in self.books.get(handle, ())):
+            for row in (row for handle in batches for row in self.live_batches.get(handle, ())):
                 if row.computed == len(row.tokens) and row.computed >= len(row.request.tokens):
                     row.tokens.append(row.tokens[-1])
         return super().decode(batches, grants)
@@ -80,7 +80,7 @@ class JoinAheadStaleToken(Sound):
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Repeat tokens only if a step is unread."""
-        for row in self.books.get(cached, ()) if self._launched else ():
+        for row in self.live_batches.get(cached, ()) if self._launched else ():
             if row.computed == len(row.tokens):
                 row.tokens.append(row.tokens[-1])
         return super().prefill(batch, cached, grants)
@@ -99,7 +99,7 @@ class LateRowWritesLast(Sound):
         """Note the blocks, and the newest step in flight."""
         if self._launched:
             under_way = self._launched[-1].step.id
-            rows = [row for row in self.books.get(batch, ()) if row.request.id not in keep]
+            rows = [row for row in self.live_batches.get(batch, ()) if row.request.id not in keep]
             self._late += [(under_way, list(row.tables[0])) for row in rows]
         return super().filter(batch, keep)
 
@@ -118,10 +118,10 @@ class DroppedRowRunsOn(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep the rows in the batch; only the handle is new."""
-        rows = list(self.books.get(batch, ()))
+        rows = list(self.live_batches.get(batch, ()))
         kept = super().filter(batch, keep)
         if keep:
-            self.books[kept] = rows
+            self.live_batches[kept] = rows
         return kept
 
 
@@ -134,7 +134,7 @@ class DroppedRowWritesLate(Sound):
         self._to_wipe: list[int] = []
 
     def _before(self) -> None:
-        self._held = {block for rows in self.books.values() for row in rows for block in row.tables[0]}
+        self._held = {block for rows in self.live_batches.values() for row in rows for block in row.tables[0]}
 
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
@@ -153,7 +153,7 @@ class DroppedRowWritesLate(Sound):
         return count
 
     def _note(self) -> None:
-        self._to_wipe += self._held - {block for rows in self.books.values() for row in rows for block in row.tables[0]}
+        self._to_wipe += self._held - {block for rows in self.live_batches.values() for row in rows for block in row.tables[0]}
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
@@ -174,10 +174,12 @@ class LeakAtPrefill(Sound):
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep its place taken."""
         lost = [
-            row for row in self.books.get(batch, ()) if row.computed == len(row.request.tokens) and row.request.id not in keep
+            row
+            for row in self.live_batches.get(batch, ())
+            if row.computed == len(row.request.tokens) and row.request.id not in keep
         ]
         kept = super().filter(batch, keep)
-        self.ledger._live.update(-row.request.id for row in lost)
+        self.tracker._live.update(-row.request.id for row in lost)
         return kept
 
 
@@ -189,8 +191,8 @@ class HandlesReused(Sound):
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Issue the first handle taken again."""
         step = super().decode(batches, grants)
-        rows = self.books.pop(step.handle)
-        self.books[batches[0]] = rows
+        rows = self.live_batches.pop(step.handle)
+        self.live_batches[batches[0]] = rows
         return Step(step.id, batches[0])
 
 
@@ -232,11 +234,11 @@ class MatesShiftLogits(Sound):
     """Padding for the longest row leaks into the others: a row's tokens depend on how many rows run."""
 
     def _compute(self, launch: Any) -> None:
-        self._beside = len(launch.work)
+        self._beside = len(launch.row_inputs)
         super()._compute(launch)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        return super()._sample(work, state ^ (0 if self._beside == 1 else self._beside << 40))
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        return super()._sample(row_input, state ^ (0 if self._beside == 1 else self._beside << 40))
 
 
 @mutant("twins-share-cache", "mates.same-prompt")
@@ -248,7 +250,7 @@ class TwinsShareCache(Sound):
         """Replace the later twin's newest token, as if it shared the earlier one's first block."""
         step = super().decode(batches, grants)
         seen: dict[tuple[int, ...], list[int]] = {}
-        for row in self.books.get(step.handle, ()):
+        for row in self.live_batches.get(step.handle, ()):
             first = seen.setdefault(row.request.tokens, row.tables[0])
             if first is not row.tables[0]:
                 row.tokens[-1:] = [first[0] % self._vocab_size]

@@ -9,14 +9,14 @@ from unittest.mock import patch
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import Sampling
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 
 @mutant("ties-to-the-last", "formula.ties")
 class TiesToTheLast(Sound):
     """An argmax that compares with >=: among equals the highest id wins."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
         real = formula.choose
 
         def choose(logprobs: formula.Logits, sampling: Sampling, position: int) -> int:
@@ -26,15 +26,15 @@ class TiesToTheLast(Sound):
             )
 
         with patch.object(formula, "choose", choose):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 @mutant("top-k-keeps-equals", "formula.ties")
 class TopKKeepsEquals(Sound):
     """Top-k drops only tokens below the last one kept, and keeps its equals (transformers' TopKLogitsWarper)."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        how = work.row.request.sampling
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        how = row_input.row.request.sampling
         real = formula._by_logprob
 
         def by_logprob(logits: formula.Logits) -> Sequence[int]:
@@ -43,9 +43,9 @@ class TopKKeepsEquals(Sound):
             return _Head([*cut, *(id for id in order[len(cut) :] if cut and logits[id] == logits[cut[-1]])], order)
 
         if not (how.do_sample and how.top_k):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         with patch.object(formula, "_by_logprob", by_logprob):
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
 
 
 class _Head(list[int]):

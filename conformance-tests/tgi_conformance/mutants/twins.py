@@ -21,7 +21,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 
 @mutant("synchronous")
@@ -40,7 +40,7 @@ class RandomHandles(Sound):
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         """Use ids that jump around and never repeat, since the factor is odd."""
         promised = super().warmup(plan, progress)
-        self.ledger._handles = (number * 617_394_821 % 2**31 for number in itertools.count(1))  # type: ignore[assignment]
+        self.tracker._handles = (number * 617_394_821 % 2**31 for number in itertools.count(1))  # type: ignore[assignment]
         return promised
 
 
@@ -157,11 +157,11 @@ class Repeatable(Sound):
             sampling=frozenset({SamplingField.SEED, SamplingField.LOGIT_BIAS}),
         )
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, kept = work.row, work.row.request
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, kept = row_input.row, row_input.row.request
         row.request = replace(kept, sampling=replace(kept.sampling, seed=(kept.sampling.seed * 31 + 7) % 2**64))
         try:
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         finally:
             row.request = kept
 
@@ -171,7 +171,7 @@ class ReversedInside(Sound):
     """A step's rows are computed last to first, but reported in order."""
 
     def _compute(self, launch: Any) -> None:
-        super()._compute(replace(launch, work=tuple(reversed(launch.work))))
+        super()._compute(replace(launch, row_inputs=tuple(reversed(launch.row_inputs))))
         outcome = self._done[launch.step.id]
         if isinstance(outcome, Rows):
             self._done[launch.step.id] = replace(outcome, rows=tuple(reversed(outcome.rows)))
@@ -185,7 +185,7 @@ class LateRowsKeptBack(Sound):
     def rows(self, step: Step) -> Rows:
         """Return only live rows."""
         found = super().rows(step)
-        live = {row.request.id for rows in self.books.values() for row in rows}
+        live = {row.request.id for rows in self.live_batches.values() for row in rows}
         return replace(found, rows=tuple(row for row in found.rows if row.request_id in live))
 
 

@@ -6,7 +6,7 @@ from tgi_conformance.mutants.base import mutant
 from tgi_conformance.mutants.faults import LateErrorKeepsPlaces, LateErrorKillsAll, LateErrorRevives
 from tgi_conformance.mutants.twins import Modest
 from tgi_core.backend import BackendError, Step
-from tgi_core.backend.ledger import Launch
+from tgi_core.backend.batch_tracker import LaunchedStep
 
 
 @mutant("modest-and-breakable")
@@ -19,7 +19,7 @@ class Breakable(Modest):
         """Make the step launched next fail."""
         self._next = error
 
-    def _start(self, launch: Launch) -> Step:
+    def _start(self, launch: LaunchedStep) -> Step:
         if self._next is not None:
             self._faults[launch.step.id], self._next = self._next, None
         return super()._start(launch)

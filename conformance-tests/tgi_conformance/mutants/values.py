@@ -25,7 +25,7 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend import sampling as formula
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.backend.reference import toy_logits
 
 
@@ -33,9 +33,9 @@ from tgi_core.backend.reference import toy_logits
 class LogprobBeforeFilters(Sound):
     """Logprobs come from the model instead of the distribution that was drawn from."""
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        made = super()._sample(work, state)
-        if made.get("logprobs") and work.row.request.sampling.do_sample:
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        made = super()._sample(row_input, state)
+        if made.get("logprobs") and row_input.row.request.sampling.do_sample:
             plain = formula.log_softmax(toy_logits(state, self._vocab_size))
             made["logprobs"] = (plain.get(made["tokens"][0], -20.0),)
         return made
@@ -123,8 +123,8 @@ class TopIdsShifted(Rewritten):
 class PromptByTemperature(Sound):
     """The prompt's logits are divided by the row's temperature, which applies only to its next token."""
 
-    def _run(self, work: Work) -> Row:
-        row, how = super()._run(work), work.row.request.sampling
+    def _run(self, row_input: RowInput) -> Row:
+        row, how = super()._run(row_input), row_input.row.request.sampling
         scale = how.temperature if how.do_sample else 1.0
         cooled = tuple(value if value is None else value / scale for value in row.prompt_logprobs)
         return replace(row, prompt_logprobs=cooled)
@@ -184,7 +184,7 @@ class CapabilitiesChange(Sound):
     def capabilities(self) -> Capabilities:
         """Declare fewer at first."""
         found = super().capabilities()
-        return found if self._ledger is not None else replace(found, features=found.features - {Feature.TOP_N})
+        return found if self._tracker is not None else replace(found, features=found.features - {Feature.TOP_N})
 
 
 @mutant("no-vocabulary", "open.capabilities")
@@ -310,7 +310,7 @@ class CompilesInTraffic(Sound):
         return super().warmup(plan, progress)
 
     def _compute(self, launch: Any) -> None:
-        self._shapes.add(len(launch.work))
+        self._shapes.add(len(launch.row_inputs))
         super()._compute(launch)
 
     @hookimpl

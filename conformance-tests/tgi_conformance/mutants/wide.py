@@ -9,14 +9,14 @@ from tgi_conformance.mutants.adapters import Rerouted
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_conformance.mutants.invariance import Shaken
 from tgi_core.backend import Cleared, Handle, Rows, hookimpl
-from tgi_core.backend.ledger import Launch, LiveRow, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput, RowState
 
 
 @mutant("rows-past-32", "mates.wide")
 class RowsPast32(Sound):
     """One warp samples a step: lane 0 also answers for row 32."""
 
-    def _compute(self, launch: Launch) -> None:
+    def _compute(self, launch: LaunchedStep) -> None:
         super()._compute(launch)
         outcome = self._done[launch.step.id]
         if not isinstance(outcome, Rows):
@@ -32,17 +32,17 @@ class RowsPast32(Sound):
 class SamplingTableOf64(Sound):
     """Parameters of 64 rows are staged; the other rows use the first row's."""
 
-    def _compute(self, launch: Launch) -> None:
-        self._places = {work.row.request.id: place for place, work in enumerate(launch.work)}
-        self._first = launch.work[0].row.request.sampling if launch.work else None
+    def _compute(self, launch: LaunchedStep) -> None:
+        self._places = {row_input.row.request.id: place for place, row_input in enumerate(launch.row_inputs)}
+        self._first = launch.row_inputs[0].row.request.sampling if launch.row_inputs else None
         super()._compute(launch)
 
-    def _sample(self, work: Work, state: int) -> dict[str, Any]:
-        row, kept = work.row, work.row.request
+    def _sample(self, row_input: RowInput, state: int) -> dict[str, Any]:
+        row, kept = row_input.row, row_input.row.request
         if self._places[kept.id] >= 64 and self._first is not None:
             row.request = replace(kept, sampling=self._first)
         try:
-            return super()._sample(work, state)
+            return super()._sample(row_input, state)
         finally:
             row.request = kept
 
@@ -54,7 +54,7 @@ class KeepInAWord(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Keep rows other than those named."""
-        ids = [row.request.id for row in self.books.get(batch, ())]
+        ids = [row.request.id for row in self.live_batches.get(batch, ())]
         bits = {index % 32 for index, id in enumerate(ids) if id in keep}
         return super().filter(batch, (*keep, *(id for index, id in enumerate(ids) if index >= 32 and index % 32 in bits)))
 
@@ -63,9 +63,9 @@ class KeepInAWord(Sound):
 class BitsByManyRows(Shaken):
     """Steps of 33 rows or more use another matrix product."""
 
-    def shakes(self, launch: Launch, place: int, work: Work) -> bool:
+    def shakes(self, launch: LaunchedStep, place: int, row_input: RowInput) -> bool:
         """All rows of a large step."""
-        return len(launch.work) > 32
+        return len(launch.row_inputs) > 32
 
 
 @mutant("block-ids-of-16-bits", "cover.high-blocks")
@@ -92,9 +92,9 @@ class Counting(Sound):
     @hookimpl
     def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
         """Filter, and count the removed rows."""
-        before = len(self.books.get(batch, ()))
+        before = len(self.live_batches.get(batch, ()))
         kept = super().filter(batch, keep)
-        self.left(before - len(self.books.get(kept, ())))
+        self.left(before - len(self.live_batches.get(kept, ())))
         return kept
 
     @hookimpl
@@ -117,15 +117,15 @@ class PlaceLostInAThousand(Counting):
         """Remove one place for each thousand."""
         before = self.removed // 1000
         super().left(count)
-        promised = self.ledger._capacity
-        self.ledger._capacity = replace(promised, max_rows=promised.max_rows - self.removed // 1000 + before)
+        promised = self.tracker._capacity
+        self.tracker._capacity = replace(promised, max_rows=promised.max_rows - self.removed // 1000 + before)
 
 
 @mutant("slot-not-wiped-again", "capacity.thousand")
 class SeatNotWipedAgain(Counting):
     """Freed slots wait in a ring of a thousand to be wiped; once it is full, they are no longer wiped."""
 
-    def _write(self, row: LiveRow, position: int) -> int:
+    def _write(self, row: RowState, position: int) -> int:
         state = super()._write(row, position)
         if position == 0 and self.removed >= 1000:
             state ^= 1
@@ -137,12 +137,12 @@ class SeatNotWipedAgain(Counting):
 class AdaptersByTwos(Rerouted):
     """A step stages two adapters; rows of a third run under the one staged last."""
 
-    def _compute(self, launch: Launch) -> None:
-        names = (work.row.request.adapter for work in launch.work)
+    def _compute(self, launch: LaunchedStep) -> None:
+        names = (row_input.row.request.adapter for row_input in launch.row_inputs)
         self._staged = list(dict.fromkeys(name for name in names if name))[:2]
         super()._compute(launch)
 
-    def adapter(self, row: LiveRow, position: int) -> str | None:
+    def adapter(self, row: RowState, position: int) -> str | None:
         """Return the row's own adapter if it is staged."""
         name = row.request.adapter
         return name if name is None or name in self._staged else self._staged[-1]

@@ -12,10 +12,10 @@ from multiprocessing import get_context
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.generated import Generated, drawn
 from tgi_conformance.generated.playing import difference
 from tgi_conformance.proof.trials import JUDGING, settle
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level, Verdict
 
 CLAUSES = tuple(clause for clause in JUDGING if clause.level is not Level.L0 and clause.topic != "ranks")
@@ -30,7 +30,7 @@ ALARM = "false alarm"
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class MutantOutcome:
     """What became of a mutant.
 
     `clauses` failed it, and `named` says whether the topic of one of them names the cause. `fired` counts how often the suite met
@@ -74,7 +74,7 @@ def order(mutant: Generated) -> list[Clause]:
     return sorted(CLAUSES, key=lambda clause: (clause.topic not in mutant.topics, clause.topic == "machine"))
 
 
-def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
+def follow(seed: int, number: int, effort: Effort = Effort()) -> MutantOutcome:
     """Run clauses on a mutant until one fails; if none does, run wide plays until it differs from the sound session."""
     mutant, begun = drawn(seed, number), time.process_time()
     target = mutant.target()
@@ -84,7 +84,7 @@ def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
             break
         if late := time.process_time() - begun > effort.limit_s:
             break
-        verdict = attempt(clause, target, alone, seed, EFFORT, shorten=False).verdict
+        verdict = run_clause(clause, target, alone, seed, EFFORT, shorten=False).verdict
         if verdict is Verdict.FAIL and not mutant.fired:
             alone.close()
             return _fate(mutant, ALARM, (clause.id,))
@@ -100,14 +100,16 @@ def follow(seed: int, number: int, effort: Effort = Effort()) -> Fate:
     return replace(_fate(mutant, fate, ids), named=named, fired=fired, difference=where, stalled=tuple(stalled))
 
 
-def _fate(mutant: Generated, fate: str, clauses: tuple[str, ...]) -> Fate:
+def _fate(mutant: Generated, fate: str, clauses: tuple[str, ...]) -> MutantOutcome:
     operator, condition = mutant.cause.split(": ", 1)
-    return Fate(mutant.name, operator, condition, mutant.cause, fate, clauses)
+    return MutantOutcome(mutant.name, operator, condition, mutant.cause, fate, clauses)
 
 
-def follow_all(places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[int], None]) -> list[Fate]:
+def follow_all(
+    places: Sequence[tuple[int, int]], effort: Effort, processes: int, heard: Callable[[int], None]
+) -> list[MutantOutcome]:
     """Follow every mutant, given by seed and number, in `processes` processes; `heard` receives how many are done."""
-    found: list[Fate] = []
+    found: list[MutantOutcome] = []
     with ProcessPoolExecutor(processes, get_context("spawn"), settle) as pool:
         for future in as_completed([pool.submit(follow, *place, effort) for place in places]):
             found.append(future.result())
@@ -137,13 +139,13 @@ class Figures:
         return self.killed / self.judged if self.judged else 0.0
 
 
-def figures(fates: Sequence[Fate]) -> Figures:
+def figures(fates: Sequence[MutantOutcome]) -> Figures:
     """Count the fates."""
     counts = Counter(fate.fate for fate in fates)
     return Figures(len(fates), counts[KILLED], sum(fate.named for fate in fates), counts[EQUIVALENT], counts[LATE], counts[ALARM])
 
 
-def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
+def only_by(fates: Sequence[MutantOutcome]) -> dict[str, list[str]]:
     """Map each clause to the mutants that no other clause fails, given fates from all clauses."""
     found: dict[str, list[str]] = {clause.id: [] for clause in CLAUSES}
     for fate in fates:
@@ -152,7 +154,7 @@ def only_by(fates: Sequence[Fate]) -> dict[str, list[str]]:
     return found
 
 
-def causes(fates: Sequence[Fate]) -> list[tuple[str, int, int]]:
+def causes(fates: Sequence[MutantOutcome]) -> list[tuple[str, int, int]]:
     """Return operators and conditions with how many of their mutants survived, out of how many; most survivors first."""
     alive, all_of = Counter[str](), Counter[str]()
     for fate in fates:

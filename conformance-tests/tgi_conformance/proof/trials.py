@@ -11,9 +11,9 @@ from multiprocessing import get_context
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.clause import Clause
+from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.mutants import EVERY, MUTANTS, TWINS
-from tgi_conformance.trying import attempt
 from tgi_conformance.verdict import Level
 
 JUDGING = tuple(clause for clause in CLAUSES if clause.level is not Level.L4)
@@ -85,7 +85,7 @@ def run_trial(trial: Trial) -> list[Outcome]:
     alone, found = Alone(target), []
     try:
         for id in trial.clauses:
-            result = attempt(by_id[id], target, alone, trial.seed, trial.effort, shorten=False)
+            result = run_clause(by_id[id], target, alone, trial.seed, trial.effort, shorten=False)
             found.append(Outcome(trial.name, id, trial.seed, trial.meant, result.verdict.value, result.message))
     finally:
         alone.close()

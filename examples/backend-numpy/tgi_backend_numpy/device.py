@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from tgi_core.backend import InvalidModel, Memory, Unsupported
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.backend.sampling import Logits
 from tgi_core.model_files import read_json, text_config
 
@@ -74,15 +74,15 @@ class Device:
         shape = (2, self._layers, (num_blocks + 1) * block_size, self._key_heads, self._head_size)
         (self._keys, self._values), self._block_size = np.zeros(shape, np.float32), block_size
 
-    def run(self, works: Sequence[Work]) -> list[Logits]:
+    def run(self, row_inputs: Sequence[RowInput]) -> list[Logits]:
         """One forward pass over the concatenated tokens of all rows; logits after each row's newest token and its drafts."""
-        if not works:
+        if not row_inputs:
             return []
-        tables = [self._slots(work) for work in works]
-        written = np.concatenate([table[work.start :] for work, table in zip(works, tables, strict=True)])
-        positions = np.concatenate([np.arange(work.start, work.start + work.take) for work in works])
-        ends = np.cumsum([work.take for work in works])
-        x = self._embedding[[token for work in works for token in work.tokens]]
+        tables = [self._slots(row_input) for row_input in row_inputs]
+        written = np.concatenate([table[row_input.start :] for row_input, table in zip(row_inputs, tables, strict=True)])
+        positions = np.concatenate([np.arange(row_input.start, row_input.start + row_input.take) for row_input in row_inputs])
+        ends = np.cumsum([row_input.take for row_input in row_inputs])
+        x = self._embedding[[token for row_input in row_inputs for token in row_input.tokens]]
         for layer in range(self._layers):
             y = self._norm(x, f"layers.{layer}.input_layernorm")
             query, key, value = (self._heads(y, f"layers.{layer}.self_attn.{name}_proj") for name in "qkv")
@@ -94,7 +94,9 @@ class Device:
             y = self._norm(x, f"layers.{layer}.post_attention_layernorm")
             gate, up = (self._project(y, f"layers.{layer}.mlp.{name}_proj") for name in ("gate", "up"))
             x = x + self._project(gate / (1 + np.exp(-gate)) * up, f"layers.{layer}.mlp.down_proj")
-        kept = np.concatenate([np.arange(-1 - len(work.drafts), 0) + end for work, end in zip(works, ends, strict=True)])
+        kept = np.concatenate(
+            [np.arange(-1 - len(row_input.drafts), 0) + end for row_input, end in zip(row_inputs, ends, strict=True)]
+        )
         logits = self._norm(x[kept], "norm") @ self._head.T
         return [dict(enumerate(scores)) for scores in logits.tolist()]
 
@@ -107,10 +109,10 @@ class Device:
         self.reserve(0, 1)
         self._weights = {}
 
-    def _slots(self, work: Work) -> Indices:
+    def _slots(self, row_input: RowInput) -> Indices:
         """The slots of a row's positions 0…start + take - 1, by its table of blocks."""
-        blocks, within = np.divmod(np.arange(work.start + work.take), self._block_size)
-        return np.array(work.row.tables[0])[blocks] * self._block_size + within
+        blocks, within = np.divmod(np.arange(row_input.start + row_input.take), self._block_size)
+        return np.array(row_input.row.tables[0])[blocks] * self._block_size + within
 
     def _norm(self, x: Floats, name: str) -> Floats:
         return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + self._epsilon) * self._weights[f"model.{name}.weight"]

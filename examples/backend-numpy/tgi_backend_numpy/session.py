@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tgi_core.backend as api
+from tgi_core.backend.batch_tracker import BatchTracker
 from tgi_core.backend.drafts import verified
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import Ledger
 from tgi_core.backend.sampling_checks import check_sampling
 
 from tgi_backend_numpy.device import Device
@@ -24,7 +24,7 @@ class DeviceSession:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._steps = 0
-        self._ledger: Ledger | None = None
+        self._tracker: BatchTracker | None = None
 
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
@@ -45,43 +45,43 @@ class DeviceSession:
             self._device.reserve(num_blocks, size)
         groups, longest = (api.CacheGroup(api.CacheKind.FULL, size, num_blocks),), min(longest, num_blocks * size)
         capacity = api.Capacity(groups, rows, longest, tokens, rows, 1, plan.draft, self._device.memory())
-        self._ledger = Ledger(self.capabilities(), capacity)
+        self._tracker = BatchTracker(self.capabilities(), capacity)
         return capacity
 
     @api.hookimpl
     def prefill(self, batch: tuple[api.Request, ...], cached: api.Handle, grants: tuple[api.Grant, ...]) -> api.Step:
-        """The ledger refuses what must be refused before anything changes."""
+        """The tracker refuses what must be refused before anything changes."""
         for request in batch:
             check_sampling(request)
-        return self._book.prefill(batch, cached, grants).step
+        return self._open_tracker.prefill(batch, cached, grants).step
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
         """All rows of the batches go on as one batch."""
-        return self._book.decode(batches, grants).step
+        return self._open_tracker.decode(batches, grants).step
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
         """The step's results. An error here ends the step's batch and what was derived from it, and no other."""
-        work = self._book.read(step).work
+        row_inputs = self._open_tracker.read(step).row_inputs
         try:
             with translated():
-                logits = iter(self._device.run(work))  # one for each token that may be chosen
+                logits = iter(self._device.run(row_inputs))  # one for each token that may be chosen
         except api.BackendError:
-            self._book.kill(step)
+            self._open_tracker.kill(step)
             raise
         self._steps += 1
-        return api.Rows(step.id, tuple(verified(item, [next(logits) for _ in (0, *item.drafts)], drawn) for item in work))
+        return api.Rows(step.id, tuple(verified(item, [next(logits) for _ in (0, *item.drafts)], drawn) for item in row_inputs))
 
     @api.hookimpl
     def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
         """Bookkeeping only: the device need not hear of it."""
-        return self._book.filter(batch, keep)
+        return self._open_tracker.filter(batch, keep)
 
     @api.hookimpl
     def clear(self, batch: api.Handle | None) -> api.Cleared:
         """As filter: blocks belong to the server, and are granted anew."""
-        return api.Cleared(self._book.clear(batch))
+        return api.Cleared(self._open_tracker.clear(batch))
 
     @api.hookimpl
     def stats(self) -> api.Stats:
@@ -91,12 +91,12 @@ class DeviceSession:
     @api.hookimpl
     def close(self) -> api.Closed:
         """May be called twice."""
-        self._ledger = None
+        self._tracker = None
         self._device.close()
         return api.Closed()
 
     @property
-    def _book(self) -> Ledger:
-        if self._ledger is None:
+    def _open_tracker(self) -> BatchTracker:
+        if self._tracker is None:
             raise api.InvalidRequest("the session is not warmed up, or closed")
-        return self._ledger
+        return self._tracker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 from tgi_backend_static.device import PADDING, Call, Shape
 
@@ -24,11 +24,11 @@ def widths(programs: Sequence[Shape]) -> tuple[int, ...]:
     return tuple(width for rows, width in programs if rows == 1)
 
 
-def calls(works: Sequence[Work], programs: Sequence[Shape]) -> list[tuple[Call, list[Work]]]:
+def calls(row_inputs: Sequence[RowInput], programs: Sequence[Shape]) -> list[tuple[Call, list[RowInput]]]:
     """Prompts one by one in the narrowest program that holds them, then all rows that run one token together."""
-    prompts = [work for work in works if work.take > 1]
-    single = [work for work in works if work.take == 1]
-    found = [(_call([work], (1, _width(work.take, programs))), [work]) for work in prompts]
+    prompts = [row_input for row_input in row_inputs if row_input.take > 1]
+    single = [row_input for row_input in row_inputs if row_input.take == 1]
+    found = [(_call([row_input], (1, _width(row_input.take, programs))), [row_input]) for row_input in prompts]
     return found + ([(_call(single, programs[-1]), single)] if single else [])
 
 
@@ -36,10 +36,10 @@ def _width(take: int, programs: Sequence[Shape]) -> int:
     return min(width for width in widths(programs) if width >= take)
 
 
-def _call(works: Sequence[Work], shape: Shape) -> Call:
+def _call(row_inputs: Sequence[RowInput], shape: Shape) -> Call:
     rows, width = shape
-    tokens = [work.row.tokens[work.start : work.start + work.take] for work in works]
-    padded = [(*row, *(PADDING,) * (width - len(row))) for row in tokens] + [(PADDING,) * width] * (rows - len(works))
-    empty = (0,) * (rows - len(works))
-    slots = tuple(work.row.tables[0][0] for work in works)  # a block is a slot, so a table has one entry
-    return Call(tuple(padded), (*slots, *empty), (*(work.start for work in works), *empty))
+    tokens = [row_input.row.tokens[row_input.start : row_input.start + row_input.take] for row_input in row_inputs]
+    padded = [(*row, *(PADDING,) * (width - len(row))) for row in tokens] + [(PADDING,) * width] * (rows - len(row_inputs))
+    empty = (0,) * (rows - len(row_inputs))
+    slots = tuple(row_input.row.tables[0][0] for row_input in row_inputs)  # a block is a slot, so a table has one entry
+    return Call(tuple(padded), (*slots, *empty), (*(row_input.start for row_input in row_inputs), *empty))

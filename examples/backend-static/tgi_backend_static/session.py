@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tgi_core.backend as api
+from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import Launch, Ledger, Work
 from tgi_core.backend.sampling import Logits
 from tgi_core.backend.sampling_checks import check_sampling
 
@@ -31,7 +31,7 @@ class DeviceSession:
         self._failures: list[api.BackendError] = []
         self._failing: dict[int, api.BackendError] = {}
         self._shapes: tuple[Shape, ...] = ()
-        self._ledger: Ledger | None = None
+        self._tracker: BatchTracker | None = None
 
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
@@ -65,46 +65,46 @@ class DeviceSession:
             memory=self._device.memory(),
             compiles=self._device.compiles,
         )
-        self._ledger = Ledger(self.capabilities(), capacity)
+        self._tracker = BatchTracker(self.capabilities(), capacity)
         return capacity
 
     @api.hookimpl
     def prefill(self, batch: tuple[api.Request, ...], cached: api.Handle, grants: tuple[api.Grant, ...]) -> api.Step:
-        """The ledger refuses what must be refused before anything changes."""
+        """The tracker refuses what must be refused before anything changes."""
         for request in batch:
             check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
+        return self._launch(self._open_tracker.prefill(batch, cached, grants))
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
         """All rows of the batches go on as one batch."""
-        return self._launch(self._book.decode(batches, grants))
+        return self._launch(self._open_tracker.decode(batches, grants))
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
         """The step's results. An error here ends the step's batch and what was derived from it, and no other."""
-        work = self._book.read(step).work
+        row_inputs = self._open_tracker.read(step).row_inputs
         try:
             if step.id in self._failing:
                 raise self._failing.pop(step.id)
             with translated():
-                logits = self._run(work)
+                logits = self._run(row_inputs)
         except api.BackendError:
-            self._book.kill(step)
+            self._open_tracker.kill(step)
             raise
         self._steps += 1
 
-        return api.Rows(step.id, tuple(drawn(item, logits[item.row.request.id]) for item in work))
+        return api.Rows(step.id, tuple(drawn(item, logits[item.row.request.id]) for item in row_inputs))
 
     @api.hookimpl
     def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
         """Bookkeeping only: the device need not hear of it."""
-        return self._book.filter(batch, keep)
+        return self._open_tracker.filter(batch, keep)
 
     @api.hookimpl
     def clear(self, batch: api.Handle | None) -> api.Cleared:
         """As filter: blocks belong to the server, and are granted anew."""
-        return api.Cleared(self._book.clear(batch))
+        return api.Cleared(self._open_tracker.clear(batch))
 
     @api.hookimpl
     def stats(self) -> api.Stats:
@@ -114,7 +114,7 @@ class DeviceSession:
     @api.hookimpl
     def close(self) -> api.Closed:
         """May be called twice."""
-        self._ledger = None
+        self._tracker = None
         self._device.close()
         return api.Closed()
 
@@ -123,19 +123,19 @@ class DeviceSession:
         self._failures.append(error)
 
     @property
-    def _book(self) -> Ledger:
-        if self._ledger is None:
+    def _open_tracker(self) -> BatchTracker:
+        if self._tracker is None:
             raise api.InvalidRequest("the session is not warmed up, or closed")
-        return self._ledger
+        return self._tracker
 
-    def _launch(self, launch: Launch) -> api.Step:
+    def _launch(self, launch: LaunchedStep) -> api.Step:
         if self._failures:
             self._failing[launch.step.id] = self._failures.pop()
         return launch.step
 
-    def _run(self, work: tuple[Work, ...]) -> dict[int, Logits]:
+    def _run(self, row_inputs: tuple[RowInput, ...]) -> dict[int, Logits]:
         """Logits by request: one step of the contract may be several programs of the device."""
         found = {}
-        for call, rows in calls(work, self._shapes):
+        for call, rows in calls(row_inputs, self._shapes):
             found |= {item.row.request.id: logits for item, logits in zip(rows, self._device.run(call), strict=False)}
         return found

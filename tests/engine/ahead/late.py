@@ -17,7 +17,7 @@ from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
-from tgi_core.engine.device_queue import GraphMaker, StepSampler, Usage, Work
+from tgi_core.engine.device_queue import GraphCapturer, StepSampler, Usage, Work
 from tgi_core.engine.failures import TORCH_ERRORS
 from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
@@ -83,7 +83,7 @@ class LateQueue:
         """The end as it is now."""
         return LateEvent(self, self._done + len(self._given))
 
-    def graphs(self) -> GraphMaker | str:
+    def graphs(self) -> GraphCapturer | str:
         """Recorded ones; `graphs` set is why there are none, or after "!" why every capture fails."""
         if self._graphs is not None and not self._graphs.startswith("!"):
             return self._graphs

@@ -63,7 +63,7 @@ class RecordedGraph:
 
 
 class RecordedGraphs:
-    """A maker of such graphs, which first has the device do what it was given. `refusal` lets every capture fail with it."""
+    """Captures such graphs, which first has the device do what it was given. `refusal` lets every capture fail with it."""
 
     def __init__(self, settle: Callable[[], None], refusal: str = "") -> None:
         self._settle, self._refusal = settle, refusal

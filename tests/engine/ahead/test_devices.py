@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.engine.ahead.late import LateKit, LateQueue
 from tgi_core.backend import OutputOptions, Request, Sampling
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
@@ -166,12 +166,12 @@ def _move(module: nn.Module, device: torch.device) -> None:
 def _schedule(steps: DeviceSteps) -> list[InFlightStep]:
     kinds = ({}, {"sampling": Sampling(do_sample=True, seed=1)}, {"want": OutputOptions(prompt_logprobs=True, top_n=2)})
     rows = [
-        LiveRow(Request(id, (1,) * 20, 20, 0, ((),), 20, **kinds[id - 1]), [1] * 20, 20, ([1, 2],))  # type: ignore[arg-type]
+        RowState(Request(id, (1,) * 20, 20, 0, ((),), 20, **kinds[id - 1]), [1] * 20, 20, ([1, 2],))  # type: ignore[arg-type]
         for id in (1, 2, 3)
     ]
     live = {1, 2, 3}
-    first = steps.give([Work(rows[0], 0, 12, yields=False), Work(rows[1], 0, 20, yields=True)], live)
-    mixed = [Work(rows[1], 20, 1, yields=True), Work(rows[0], 12, 8, yields=True), Work(rows[2], 0, 20, yields=True)]
-    second = steps.give(mixed, live)
-    third = steps.give([Work(row, 20 + (row is rows[1]), 1, yields=True) for row in rows[:2]], live)
-    return [first, second, third, steps.give([Work(row, 21 + (row is rows[1]), 1, yields=True) for row in rows[:2]], live)]
+    first = steps.enqueue([RowInput(rows[0], 0, 12, yields=False), RowInput(rows[1], 0, 20, yields=True)], live)
+    mixed = [RowInput(rows[1], 20, 1, yields=True), RowInput(rows[0], 12, 8, yields=True), RowInput(rows[2], 0, 20, yields=True)]
+    second = steps.enqueue(mixed, live)
+    third = steps.enqueue([RowInput(row, 20 + (row is rows[1]), 1, yields=True) for row in rows[:2]], live)
+    return [first, second, third, steps.enqueue([RowInput(row, 21 + (row is rows[1]), 1, yields=True) for row in rows[:2]], live)]

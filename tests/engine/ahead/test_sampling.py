@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgi_core.backend import Request, Sampling
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
 from tgi_core.engine.ahead.sampling import TorchSampler, uniforms
 from tgi_core.engine.sampler import sample
@@ -26,7 +26,7 @@ def test_tokens_are_the_host_samplers() -> None:
     logits[0, :9] = logits[0].max() + 1
     logits[1, 7] = float("nan")
     hows = [Sampling(do_sample=i % 3 > 0, temperature=0.3 + i / 10, seed=i) for i in range(40)]
-    rows = [LiveRow(Request(i, (1, 2), 2, 0, ((),), 2, how), [1, 2], 2, ([],)) for i, how in enumerate(hows)]
+    rows = [RowState(Request(i, (1, 2), 2, 0, ((),), 2, how), [1, 2], 2, ([],)) for i, how in enumerate(hows)]
     wanted = sample(logits, rows, None)
     temperatures = torch.tensor([how.temperature if how.do_sample else 0.0 for how in hows], dtype=torch.float64)
     numbers = torch.from_numpy(uniforms([how.seed for how in hows], [2] * 40))

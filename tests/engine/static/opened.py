@@ -11,11 +11,11 @@ from tests.engine.ahead.opened import PLAN
 from tests.engine.tiny_models import silent
 from tgi_core.backend import Capacity, OpenOptions, Progress, WarmupPlan
 from tgi_core.backend.session import Session
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.session import open_static
 
 
-class Few(GridRules):
+class Few(BucketRules):
     """Two numbers of rows."""
 
     def row_sizes(self, max_rows: int) -> tuple[int, ...]:

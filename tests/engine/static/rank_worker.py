@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tgi_backend_static_cpu.compiler import GraphMaker
+from tgi_backend_static_cpu.compiler import GraphCompiler
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
 from tests.engine.static.opened import PLAN, Few, open_on_static
@@ -36,10 +36,10 @@ def walk(session: Session, capacity: Capacity) -> list[list[int]]:
 def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
     """The tokens that one of two ranks makes, and the programs that it ran, in order."""
     ran: list[str] = []
-    compile_ = GraphMaker.compile
+    compile_ = GraphCompiler.compile
 
-    def noted(maker: GraphMaker, run: Any, name: str) -> Any:
-        program = compile_(maker, run, name)
+    def noted(compiler: GraphCompiler, run: Any, name: str) -> Any:
+        program = compile_(compiler, run, name)
 
         def call(*arguments: Any) -> Any:
             ran.append(name)
@@ -47,7 +47,7 @@ def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
 
         return call
 
-    GraphMaker.compile = noted  # type: ignore[method-assign]
+    GraphCompiler.compile = noted  # type: ignore[method-assign]
     try:
         group = Group(rank, 2, f"file:{store}", rank, 2)
         session, capacity = open_on_static(folder, PLAN, StaticCpuKit(ONE_SIZE), group=group)
@@ -56,7 +56,7 @@ def run_rank(folder: Path, store: Path, rank: int) -> dict[str, Any]:
         compiles = session.stats().compiles
         session.close()
     finally:
-        GraphMaker.compile = compile_  # type: ignore[method-assign]
+        GraphCompiler.compile = compile_  # type: ignore[method-assign]
     return {"tokens": tokens, "walked": walked, "ran": ran, "compiles": compiles, "warmed": capacity.compiles}
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tgi_backend_static_cpu.compiler import COMPILER, GraphMaker
+from tgi_backend_static_cpu.compiler import COMPILER, GraphCompiler
 from tgi_backend_static_cpu.kit import StaticCpuKit
-from tgi_backend_static_cpu.police import Outside, Police, PoliceError
+from tgi_backend_static_cpu.program_guard import BetweenPrograms, ProgramGuard, ProgramGuardError
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -90,7 +90,7 @@ def test_options(llama: Path) -> None:
         open_static(OpenOptions(str(llama), adapters=(Adapter("a", "/nowhere"),)), StaticCpuKit(FLAT), silent)
 
 
-def test_memory_for_the_grid(llama: Path) -> None:
+def test_memory_for_the_buckets(llama: Path) -> None:
     """Programs take memory, which is counted before any is compiled; where it is not there, they are named with their bytes."""
     kit = StaticCpuKit(FLAT, free=1 << 26)
     kit.program_bytes = 1 << 24
@@ -109,7 +109,7 @@ class Holder:
     caches = ()
 
 
-def test_police() -> None:
+def test_program_guard() -> None:
     """Inside a program no value is read, no shape depends on one, and no input is written; between programs there are only copies."""
     newest, words = torch.zeros(3), torch.ones(4)
     refused = {
@@ -119,14 +119,14 @@ def test_police() -> None:
         "writes to an input": lambda: words.view(2, 2).add_(1),
     }
     for reason, work in refused.items():
-        with pytest.raises(PoliceError, match=reason), Police((Holder(), newest, words)):
+        with pytest.raises(ProgramGuardError, match=reason), ProgramGuard((Holder(), newest, words)):
             work()
-    with Police((Holder(), newest, words)):
+    with ProgramGuard((Holder(), newest, words)):
         newest.add_(1)
-    with pytest.raises(PoliceError, match="outside of any program"), Outside():
+    with pytest.raises(ProgramGuardError, match="outside of any program"), BetweenPrograms():
         words[:2]
     others = torch.zeros(3)
-    with Outside():
+    with BetweenPrograms():
         newest.copy_(others)
 
 
@@ -136,11 +136,11 @@ def test_sealed() -> None:
     def double(forward: object, newest: Tensor, words: Tensor) -> Tensor:
         return words * 2
 
-    maker = GraphMaker(("test",), policed=False)
-    program = maker.compile(double, "twice")
+    compiler = GraphCompiler(("test",), guarded=False)
+    program = compiler.compile(double, "twice")
     with torch.no_grad():
         program(None, torch.zeros(1), torch.zeros(4))
-        maker.seal()
+        compiler.seal()
         assert program(None, torch.zeros(1), torch.ones(4)).tolist() == [2.0] * 4
         with pytest.raises(Exception, match="twice: this program would have to be compiled again"):
             program(None, torch.zeros(1), torch.ones(5))

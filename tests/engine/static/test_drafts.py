@@ -14,7 +14,7 @@ from tests.engine.static.opened import FLAT, TABLES, open_on_static
 from tests.engine.tiny_models import drafted_schedule, save_tiny, silent
 from tgi_core.backend import Feature, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.session import open_static
 
 FEW = WarmupPlan(max_rows=4, max_row_tokens=64, max_step_tokens=64, num_blocks=24, draft=3)
@@ -37,7 +37,7 @@ def test_clauses(shallow: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
-def test_nothing_is_compiled_in_traffic(llama: Path, rules: GridRules) -> None:
+def test_nothing_is_compiled_in_traffic(llama: Path, rules: BucketRules) -> None:
     """Rows keep all drafts, some and none of them, and make the tokens that they make alone, with the programs of warm-up."""
     session, capacity = open_on_static(llama, FEW, StaticCpuKit(rules))
     assert capacity.draft == 3

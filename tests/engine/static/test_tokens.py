@@ -14,7 +14,7 @@ from tests.engine.ahead.test_tokens import KINDS, Chain, mixed_run
 from tests.engine.static.opened import FLAT, TABLES, open_on_static
 from tests.engine.static.trace_run import compared, script
 from tests.engine.tiny_models import expected_tokens, open_cpu, ragged_schedule, save_tiny
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ def compiler(demo_tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
 
 
 @pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
-def test_chunks_joins_and_leaving(llama: Path, rules: GridRules) -> None:
+def test_chunks_joins_and_leaving(llama: Path, rules: BucketRules) -> None:
     """Prompts in chunks, beside rows that decode, and a row that leaves: as on the ragged engine, and as `generate` has them."""
     session, capacity = open_on_static(llama, kit=StaticCpuKit(rules))
     found = ragged_schedule(session, capacity)

@@ -22,7 +22,7 @@ from tests.grammar.schemas import json_grammar, regex_grammar
 from tests.scheduler.device import Device, Script, filters, play, request
 from tgi_core.backend import Capacity, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
-from tgi_core.engine.static.grid import GridRules
+from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.session import open_static
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
@@ -89,7 +89,7 @@ class Run:
 
 
 def compared(
-    script: Script, tokenizer: Tokenizer, compiler: GrammarCompiler, model: Path = DEMO, rules: GridRules = COARSE
+    script: Script, tokenizer: Tokenizer, compiler: GrammarCompiler, model: Path = DEMO, rules: BucketRules = COARSE
 ) -> tuple[Run, Run]:
     """The script on the ragged engine, and on the static device with these rules."""
     options = [OpenOptions(str(model), dtype="float32", masks=GrammarMasks(compiler)) for _ in range(2)]

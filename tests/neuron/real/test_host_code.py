@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tgi_backend_neuron import finding, opening
+from tgi_backend_neuron import discovery, opening
 
 from tests.neuron.opened import PLAN, open_neuron
 from tests.neuron.test_slots import Traffic, generated, request, run
@@ -31,7 +31,7 @@ vendor.install()
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One core of an Inf2 instance, for the plugin by files and for optimum-neuron by its functions; compiled graphs live in memory."""
-    monkeypatch.setattr(finding, "ROOT", make_machine(tmp_path / "machine", "inf2.xlarge"))
+    monkeypatch.setattr(discovery, "ROOT", make_machine(tmp_path / "machine", "inf2.xlarge"))
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "0")
     others = {name: found for name, found in LEGACY.items() if name != "optimum-neuron"}
     monkeypatch.syspath_prepend(str(make_packages(tmp_path / "site", others)))

@@ -11,8 +11,8 @@ from typing import Self, cast
 import torch
 
 from tgi_core.backend import BackendError, Kernel, Progress, Unsupported
+from tgi_core.engine.accelerator.discovery import is_verified
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
-from tgi_core.engine.accelerator.finding import proven
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
@@ -140,7 +140,7 @@ class AcceleratorKit(ABC):
     def _verified(self) -> Kernel:
         """Whether this version of the package has been run on a device, by the report that it holds."""
         package = f"tgi_backend_{self.name}"
-        if proven(package):
+        if is_verified(package):
             return Kernel("verified_on_hardware", "true", f"{package} holds a report of the conformance suite on a device")
         return Kernel("verified_on_hardware", "false", f"no report of the conformance suite on a device is in {package}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tgi_core.backend import Feature, OpenOptions, Probe, Progress
-from tgi_core.engine.accelerator.finding import check_ready
+from tgi_core.engine.accelerator.discovery import check_ready
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.sizes import check_model
 

@@ -146,7 +146,7 @@ class StreamQueue:
         return StreamEvent(event, self._translate)
 
     def graphs(self) -> StreamGraphs | str:
-        """A new maker of graphs, or why there is none."""
+        """A new `GraphCapturer`, or why there is none."""
         return self._new_graph if isinstance(self._new_graph, str) else StreamGraphs(self, self._new_graph)
 
     def sampler(self) -> StepSampler:

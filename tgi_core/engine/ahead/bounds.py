@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.inputs import StepInputs
 from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepArrays, StepMetadata
 
@@ -20,7 +20,7 @@ class StepBounds:
     begins a block, `every` that the logits of all tokens are wanted, `fixed` that the step stands for others of its shape.
     """
 
-    order: list[Work]
+    order: list[RowInput]
     starts: np.ndarray
     takes: np.ndarray
     tables: np.ndarray

@@ -11,13 +11,13 @@ from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import Enqueued, Runner
-from tgi_core.engine.self_check import Provable
+from tgi_core.engine.runner import CapturableRunner, Runner
+from tgi_core.engine.self_check import SelfCheckable
 
 T = TypeVar("T")
 
 
-class AheadRunner(Enqueued, Runner, Provable, Protocol):
+class AheadRunner(CapturableRunner, Runner, SelfCheckable, Protocol):
     """A runner whose steps can be enqueued."""
 
 

@@ -19,7 +19,7 @@ from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.step_layout import pad
-from tgi_core.engine.device_queue import DeviceQueue, Graph, GraphMaker
+from tgi_core.engine.device_queue import DeviceQueue, Graph, GraphCapturer
 from tgi_core.engine.sizes import doublings, fitting
 
 
@@ -58,13 +58,13 @@ class DecodeGraphs:
         self,
         program: StepProgram,
         queue: DeviceQueue,
-        maker: GraphMaker,
+        capturer: GraphCapturer,
         row_slots: RowSlots,
         max_rows: int,
         block_size: int,
         device: torch.device,
     ) -> None:
-        self._program, self._queue, self._maker, self._row_slots = program, queue, maker, row_slots
+        self._program, self._queue, self._capturer, self._row_slots = program, queue, capturer, row_slots
         self._max_rows, self._block_size = max_rows, block_size
         self._layouts: dict[int, Layout] = {}
         with torch.inference_mode():
@@ -95,7 +95,7 @@ class DecodeGraphs:
         """Capture each in turn, and yield it when it is done. Raises CannotCapture, OutOfMemory."""
         for bucket in wanted:
             self._queue.run(partial(self._empty, bucket.rows))
-            self._graphs[bucket] = self._maker.capture(partial(self._run, bucket))
+            self._graphs[bucket] = self._capturer.capture(partial(self._run, bucket))
             insort(self._sizes[bucket.full], bucket.rows)
             yield bucket
 
@@ -112,7 +112,7 @@ class DecodeGraphs:
         """Free everything."""
         self._graphs.clear()
         self._sizes = {False: [], True: []}
-        self._maker.release()
+        self._capturer.release()
 
     @torch.inference_mode()
     def _empty(self, rows: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.step_layout import StepLayout
 from tgi_core.engine.device_queue import Event
 from tgi_core.engine.failures import TORCH_ERRORS
@@ -16,7 +16,7 @@ from tgi_core.engine.runner import StepLogits
 
 
 class InFlightStep:
-    """`places` are the plain works' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
+    """`places` are the plain inputs' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
 
     def __init__(self, step: StepLayout, places: Sequence[int], last: Mapping[int, int]) -> None:
         self.step, self._places, self._last = step, places, last
@@ -51,19 +51,19 @@ class InFlightStep:
         if self._error is not None:
             raise self._error
 
-    def read(self) -> Iterator[tuple[Work, int, float]]:
+    def read(self) -> Iterator[tuple[RowInput, int, float]]:
         """Wait; every plain work with its token (−1 if logits were not finite) and logprob."""
         self.wait()
         tokens, logprobs = self._made
-        for work, place in zip(self.step.plain, self._places, strict=True):
-            yield work, tokens[place], logprobs[place]
+        for row_input, place in zip(self.step.plain, self._places, strict=True):
+            yield row_input, tokens[place], logprobs[place]
 
-    def held(self, works: Sequence[Work]) -> StepLogits:
-        """The logits of works that the host samples, and the logprobs of their prompts."""
+    def held(self, row_inputs: Sequence[RowInput]) -> StepLogits:
+        """The logits of row inputs that the host samples, and the logprobs of their prompts."""
         if self.logits is None:
             raise RuntimeError("the step has not run")
         scores = self.prompt_scores()
-        return StepLogits.of(works, self.logits, self._last, None if scores is None else self.step.scored.by_request(scores))
+        return StepLogits.of(row_inputs, self.logits, self._last, None if scores is None else self.step.scored.by_request(scores))
 
     def prompt_scores(self) -> Tensor | None:
         """Logprobs float32 [scored] of prompt tokens; None where no prompt is scored."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.engine.ahead.words import Words
+from tgi_core.engine.ahead.buffer_layout import BufferLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Layout:
 
     def __init__(self, counts: Counts, precision: torch.dtype) -> None:
         self._precision = precision
-        self._words = Words.of(
+        self._words = BufferLayout.of(
             temperatures=counts.plain * precision.itemsize // 4,
             uniforms=counts.plain,
             sampled=counts.plain,

@@ -9,13 +9,13 @@ from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import StepInputs
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.prompt_scores import ScoredTokens
-from tgi_core.engine.runner import Enqueued
+from tgi_core.engine.runner import CapturableRunner
 
 
 class StepProgram:
     """The device side of all steps of a session. Its methods only enqueue."""
 
-    def __init__(self, runner: Enqueued, sampler: StepSampler, row_slots: int, width: int, device: torch.device) -> None:
+    def __init__(self, runner: CapturableRunner, sampler: StepSampler, row_slots: int, width: int, device: torch.device) -> None:
         self._runner, self._sampler = runner, sampler
         with torch.inference_mode():
             self._newest = torch.zeros(row_slots, dtype=torch.int64, device=device)

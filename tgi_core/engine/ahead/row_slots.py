@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Set
 
 import numpy as np
 
-from tgi_core.backend.ledger import LiveRow
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.sampler import is_plain
 
 
@@ -16,7 +16,7 @@ class RowSlots:
     Two more belong to no row: `padding`, whose table is always empty, and `waste`, for discarded writes.
     """
 
-    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[LiveRow], bool] | None = None) -> None:
+    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[RowState], bool] | None = None) -> None:
         """`samples` says whether the device samples a row; by default if its draw or argmax needs nothing else."""
         self.padding, self.waste, self.width = max_rows, max_rows + 1, width
         self._samples = samples or (lambda row: is_plain(row, vocab_size))
@@ -32,12 +32,12 @@ class RowSlots:
         """Whether a row is sampled on the device."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
 
-    def take(self, rows: Iterable[LiveRow], live: Set[int]) -> list[int]:
+    def take(self, rows: Iterable[RowState], live: Set[int]) -> list[int]:
         """The slots of rows; new rows get free ones."""
         known = self._by_request
         return [known[row.request.id] if row.request.id in known else self._assign(row, live) for row in rows]
 
-    def _assign(self, row: LiveRow, live: Set[int]) -> int:
+    def _assign(self, row: RowState, live: Set[int]) -> int:
         if not self._free:
             gone = [id for id in self._by_request if id not in live]
             self._free += [self._by_request.pop(id) for id in gone]

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Kernel, OutputOptions, Request
-from tgi_core.backend.ledger import LiveRow, Work
-from tgi_core.engine.agreement import relative_difference
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import buckets
+from tgi_core.engine.comparison import relative_difference
 from tgi_core.engine.device_queue import CannotCapture
 from tgi_core.engine.self_check import probe_ids
 
@@ -53,14 +53,14 @@ def _decode_logits(device: QueuedDevice, runner: AheadRunner, captured: bool) ->
     ids = probe_ids(runner.shape.vocab_size)
     rows = [_row(1, ids), _row(2, ids[::-1])]
     last = len(ids) - 1
-    steps.give([Work(row, 0, last, yields=False) for row in rows], {1, 2})
-    step = steps.give([Work(row, last, 1, yields=True) for row in rows], {1, 2})
+    steps.enqueue([RowInput(row, 0, last, yields=False) for row in rows], {1, 2})
+    step = steps.enqueue([RowInput(row, last, 1, yields=True) for row in rows], {1, 2})
     step.wait()
     found = device.now(lambda: step.held(step.step.waiting).last.clone())
     steps.release()
     return found
 
 
-def _row(id: int, tokens: list[int]) -> LiveRow:
+def _row(id: int, tokens: list[int]) -> RowState:
     """A row whose logits are kept for the host."""
-    return LiveRow(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, want=OutputOptions(top_n=1)), tokens, 0, ([id],))
+    return RowState(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, want=OutputOptions(top_n=1)), tokens, 0, ([id],))

@@ -30,12 +30,12 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.ledger import Launch, Work
+from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.self_check import graphs_verdict
-from tgi_core.engine.ahead.steps import EnqueuesSteps
-from tgi_core.engine.ahead.warmup import warmed
+from tgi_core.engine.ahead.steps import StepEnqueuer
+from tgi_core.engine.ahead.warmup import warm_up
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.row_results import row_results
@@ -43,11 +43,11 @@ from tgi_core.engine.sampler import NOT_FINITE
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingStep:
     """A launched step that nobody has read. `made` are its rows by request: first those that the host samples, then all."""
 
-    launch: Launch
-    works: list[Work]
+    launch: LaunchedStep
+    row_inputs: list[RowInput]
     started_ns: int
     given: InFlightStep | None = None
     row_results: bool = False
@@ -72,8 +72,8 @@ class AheadSession(BaseSession):
         graphs = graphs or graphs_verdict(device, runner)
         super().__init__(runner, device.shape, masks, adapters, (*kernels, graphs))
         self._model, self._device, self._captures = runner, device, not graphs.reason
-        self._device_steps: EnqueuesSteps | None = None
-        self._flights: deque[Flight] = deque()
+        self._device_steps: StepEnqueuer | None = None
+        self._pending: deque[PendingStep] = deque()
         self._lost: DeviceLost | None = None
         self._read_ns = 0
 
@@ -82,20 +82,20 @@ class AheadSession(BaseSession):
         """Measure, reserve the cache, capture graphs. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
         self._check_plan(plan)
         try:
-            self._device_steps, capacity = self._warmed(plan, progress)
+            self._device_steps, capacity = self._warm_up(plan, progress)
         except TORCH_ERRORS as error:
             raise self._translated(error) from error
         return self._promise(capacity)
 
-    def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[EnqueuesSteps, Capacity]:
-        return warmed(self._device, self._model, plan, self._captures, progress)
+    def _warm_up(self, plan: WarmupPlan, progress: Progress) -> tuple[StepEnqueuer, Capacity]:
+        return warm_up(self._device, self._model, plan, self._captures, progress)
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
         """Waits for the step; each is read once. Raises InvalidRequest, or what the step failed with."""
-        while self._flights and self._flights[0].launch.step.id <= step.id:
-            self._land(self._flights[0])
-            self._flights.popleft()
+        while self._pending and self._pending[0].launch.step.id <= step.id:
+            self._finish(self._pending[0])
+            self._pending.popleft()
         return self._taken(step)
 
     @hookimpl
@@ -107,11 +107,11 @@ class AheadSession(BaseSession):
     @hookimpl
     def close(self) -> Closed:
         """Free everything. Idempotent."""
-        self._flights.clear()
+        self._pending.clear()
         self._outcomes.clear()
         if self._device_steps is not None:
             self._device_steps.release()
-        self._device_steps = self._ledger = None
+        self._device_steps = self._tracker = None
         self._runner.release()
         return Closed()
 
@@ -119,106 +119,110 @@ class AheadSession(BaseSession):
         if self._lost is not None:
             raise DeviceLost(str(self._lost))
 
-    def _launch(self, launch: Launch) -> Step:
-        """Enqueue a step. An error is the step's failure, not the call's: the ledger has changed already."""
-        if self._flights:
-            self._answer(self._flights[-1])  # its rows continue from the tokens that the host samples
-        unread = [flight.launch for flight in self._flights]
-        flight = Flight(launch, self._going(launch, unread), time.perf_counter_ns())
-        self._flights.append(flight)
+    def _launch(self, launch: LaunchedStep) -> Step:
+        """Enqueue a step. An error is the step's failure, not the call's: the tracker has changed already."""
+        if self._pending:
+            self._answer(self._pending[-1])  # its rows continue from the tokens that the host samples
+        unread = [pending.launch for pending in self._pending]
+        pending = PendingStep(launch, self._going(launch, unread), time.perf_counter_ns())
+        self._pending.append(pending)
         self._steps += 1
-        if flight.works and self._device_steps is not None:
+        if pending.row_inputs and self._device_steps is not None:
             try:
-                flight.given = self._device_steps.give(flight.works, self._book.live_ids)
+                pending.given = self._device_steps.enqueue(pending.row_inputs, self._open_tracker.live_ids)
             except (BackendError, *TORCH_ERRORS) as error:
-                self._fail(flight, error)
+                self._fail(pending, error)
         return launch.step
 
-    def _answer(self, flight: Flight) -> None:
+    def _answer(self, pending: PendingStep) -> None:
         """Sample the rows of the host's sampler. Their earlier tokens were sampled here too, before this step was launched."""
-        if flight.row_results or flight.given is None:
+        if pending.row_results or pending.given is None:
             return
-        flight.row_results = True
-        waiting = flight.given.step.waiting
-        answered = [work for work in waiting if not work.drafts]
-        self._sample(flight, answered)
+        pending.row_results = True
+        waiting = pending.given.step.waiting
+        answered = [row_input for row_input in waiting if not row_input.drafts]
+        self._sample(pending, answered)
         if len(answered) == len(waiting):
-            flight.given.logits = flight.given.scores = None
+            pending.given.logits = pending.given.scores = None
 
-    def _verify(self, flight: Flight) -> None:
+    def _verify(self, pending: PendingStep) -> None:
         """Sample the rows with drafts, whose earlier tokens have been read."""
-        if flight.given is not None and flight.error is None:
-            self._sample(flight, [work for work in flight.given.step.waiting if work.drafts])
-            flight.given.logits = None
+        if pending.given is not None and pending.error is None:
+            self._sample(pending, [row_input for row_input in pending.given.step.waiting if row_input.drafts])
+            pending.given.logits = None
 
-    def _sample(self, flight: Flight, waiting: Sequence[Work]) -> None:
+    def _sample(self, pending: PendingStep, waiting: Sequence[RowInput]) -> None:
         """Wait for the logits of rows that the host samples, and sample them."""
-        given = flight.given
-        works = [work for work in waiting if work.row.request.id not in self._failed]
-        if given is None or not works:
+        given = pending.given
+        row_inputs = [row_input for row_input in waiting if row_input.row.request.id not in self._failed]
+        if given is None or not row_inputs:
             return
 
         @torch.inference_mode()
         def choose() -> tuple[Row, ...]:
-            return row_results(works, given.held(works), self._masks)
+            return row_results(row_inputs, given.held(row_inputs), self._masks)
 
         try:
             given.wait()
             rows = self._device.now(choose)
         except (BackendError, *TORCH_ERRORS) as error:
-            self._fail(flight, error)
+            self._fail(pending, error)
             return
-        self._note(flight, works, rows)
+        self._note(pending, row_inputs, rows)
 
-    def _read(self, flight: Flight) -> None:
+    def _read(self, pending: PendingStep) -> None:
         """Read the tokens that the device sampled."""
-        if flight.read or flight.given is None:
+        if pending.read or pending.given is None:
             return
-        flight.read = True
-        works, rows = list[Work](), list[Row]()
+        pending.read = True
+        row_inputs, rows = list[RowInput](), list[Row]()
         try:
-            for work, token, logprob in flight.given.read():
-                works.append(work)
-                rows.append(_plain_row(work, token, logprob))
+            for row_input, token, logprob in pending.given.read():
+                row_inputs.append(row_input)
+                rows.append(_plain_row(row_input, token, logprob))
         except (BackendError, *TORCH_ERRORS) as error:
-            self._fail(flight, error)
+            self._fail(pending, error)
             return
-        self._note(flight, works, rows)
-        for work in flight.works:
-            id = work.row.request.id
+        self._note(pending, row_inputs, rows)
+        for row_input in pending.row_inputs:
+            id = row_input.row.request.id
             if id not in self._failed:
-                flight.made.setdefault(id, Row(id))  # its prompt is not complete
+                pending.made.setdefault(id, Row(id))  # its prompt is not complete
 
-    def _note(self, flight: Flight, works: Sequence[Work], rows: Sequence[Row]) -> None:
+    def _note(self, pending: PendingStep, row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> None:
         """Record the step's rows, except for rows that failed before."""
-        for work, row in zip(works, rows, strict=True):
+        for row_input, row in zip(row_inputs, rows, strict=True):
             if row.request_id not in self._failed:
-                flight.made[row.request_id] = row
-                self._keep(work, row)
+                pending.made[row.request_id] = row
+                self._keep(row_input, row)
 
-    def _land(self, flight: Flight) -> None:
+    def _finish(self, pending: PendingStep) -> None:
         """Finish a step: record its rows, or its failure and that of everything derived from it."""
-        self._answer(flight)
-        self._verify(flight)
-        self._read(flight)
+        self._answer(pending)
+        self._verify(pending)
+        self._read(pending)
         done = time.perf_counter_ns()
-        if flight.error is not None:
-            self._outcomes[flight.launch.step.id] = flight.error
+        if pending.error is not None:
+            self._outcomes[pending.launch.step.id] = pending.error
         else:
-            rows = tuple(flight.made[work.row.request.id] for work in flight.works if work.row.request.id in flight.made)
-            busy = done - max(flight.started_ns, self._read_ns)  # before that, the device ran earlier steps
-            self._outcomes[flight.launch.step.id] = Rows(flight.launch.step.id, rows, busy)
+            rows = tuple(
+                pending.made[row_input.row.request.id]
+                for row_input in pending.row_inputs
+                if row_input.row.request.id in pending.made
+            )
+            busy = done - max(pending.started_ns, self._read_ns)  # before that, the device ran earlier steps
+            self._outcomes[pending.launch.step.id] = Rows(pending.launch.step.id, rows, busy)
         self._read_ns = done
 
-    def _fail(self, flight: Flight, error: Exception) -> None:
+    def _fail(self, pending: PendingStep, error: Exception) -> None:
         """Record a step's failure; its rows skip the steps that were launched after it."""
-        flight.error = self._translated(error)
-        flight.row_results = flight.read = True
-        if flight.given is not None and self._device_steps is not None:
-            self._device_steps.forget(flight.given)
-        self._failed.update(work.row.request.id for work in flight.launch.work)
-        if isinstance(flight.error, DeviceLost):
-            self._lost = flight.error
+        pending.error = self._translated(error)
+        pending.row_results = pending.read = True
+        if pending.given is not None and self._device_steps is not None:
+            self._device_steps.forget(pending.given)
+        self._failed.update(row_input.row.request.id for row_input in pending.launch.row_inputs)
+        if isinstance(pending.error, DeviceLost):
+            self._lost = pending.error
 
     def _translated(self, error: Exception) -> BackendError:
         if isinstance(error, BackendError):
@@ -228,8 +232,8 @@ class AheadSession(BaseSession):
         return found
 
 
-def _plain_row(work: Work, token: int, logprob: float) -> Row:
-    request = work.row.request
+def _plain_row(row_input: RowInput, token: int, logprob: float) -> Row:
+    request = row_input.row.request
     if token < 0:
         return Row(request.id, fault=NOT_FINITE)
     return Row(request.id, (token,), (logprob,) if request.want.logprobs else ())

@@ -1,4 +1,4 @@
-"""Preparing a step on the host: from the ledger's rows to the words of its inputs, and its bounds."""
+"""Preparing a step on the host: from the tracker's rows to the words of its inputs, and its bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
@@ -19,18 +19,18 @@ from tgi_core.engine.runner import ScoredPrompts
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the works that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
+    `plain` are the inputs that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
     has the index of its logits among those of the tokens `kept`, where it yields; those of its drafts follow. Where every row is plain and
     yields, as in most decode steps, `last` is left empty.
     """
 
-    order: list[Work]
+    order: list[RowInput]
     row_slots: list[int]
     starts: np.ndarray
     takes: np.ndarray
-    plain: list[Work]
+    plain: list[RowInput]
     plain_rows: list[int]
-    waiting: list[Work]
+    waiting: list[RowInput]
     last: dict[int, int]
     kept: np.ndarray
     """Flat tokens that are followed by a sampled one."""
@@ -43,7 +43,7 @@ class StepLayout:
     @property
     def decodes(self) -> bool:
         """Whether every row runs one token, and none has an adapter: such a step has a fixed shape."""
-        return bool((self.takes == 1).all()) and all(work.row.request.adapter is None for work in self.order)
+        return bool((self.takes == 1).all()) and all(row_input.row.request.adapter is None for row_input in self.order)
 
     @property
     def decode_rows(self) -> int:
@@ -56,12 +56,14 @@ class StepLayout:
         return int(self.takes.sum())
 
 
-def lay_out_step(works: Sequence[Work], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
+def lay_out_step(row_inputs: Sequence[RowInput], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
     """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
-    order = sorted(works, key=lambda work: (work.take > 1, not work.drafts, work.row.request.adapter or ""))
-    taken = row_slots.take([work.row for work in order], live)
-    starts = np.fromiter((work.start for work in order), np.int64, len(order))
-    takes = np.fromiter((work.take for work in order), np.int64, len(order))
+    order = sorted(
+        row_inputs, key=lambda row_input: (row_input.take > 1, not row_input.drafts, row_input.row.request.adapter or "")
+    )
+    taken = row_slots.take([row_input.row for row_input in order], live)
+    starts = np.fromiter((row_input.start for row_input in order), np.int64, len(order))
+    takes = np.fromiter((row_input.take for row_input in order), np.int64, len(order))
     step = StepLayout(order, taken, starts, takes, [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False)
     needed = -(-(starts + takes) // block_size)
     for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
@@ -76,22 +78,22 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
     """Find the tokens that need logits, and which sampler gets them."""
     plain = row_slots.plain[step.row_slots]
     step.draws = bool((plain & (row_slots.temperatures[step.row_slots] > 0)).any())
-    if plain.all() and step.decode_rows == len(step.order) and all(work.yields for work in step.order):
+    if plain.all() and step.decode_rows == len(step.order) and all(row_input.yields for row_input in step.order):
         step.plain, step.plain_rows = step.order, list(range(len(step.order)))
         step.kept = np.arange(len(step.order))
         return
     kept = list[int]()
     ends = np.cumsum(step.takes).tolist()
-    for row, (work, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
-        step.scored.add(work, end - work.take)
-        if work.yields:
-            step.last[work.row.request.id] = len(kept)
-            kept += range(end - 1 - len(work.drafts), end)
-        if work.yields and is_plain and not work.drafts:
-            step.plain.append(work)
+    for row, (row_input, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
+        step.scored.add(row_input, end - row_input.take)
+        if row_input.yields:
+            step.last[row_input.row.request.id] = len(kept)
+            kept += range(end - 1 - len(row_input.drafts), end)
+        if row_input.yields and is_plain and not row_input.drafts:
+            step.plain.append(row_input)
             step.plain_rows.append(row)
-        elif work.yields or work.row.request.want.prompt_logprobs:
-            step.waiting.append(work)
+        elif row_input.yields or row_input.row.request.want.prompt_logprobs:
+            step.waiting.append(row_input)
     step.kept = np.array(kept, np.int64)
 
 
@@ -135,7 +137,7 @@ def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], blo
     _fill_tokens(step, row_slots, into, block_size)
     _fill_sampling(step, step.plain_rows, row_slots, into)
     if len(into["picked"]):
-        into["picked"][:] = [step.last[work.row.request.id] for work in step.plain]
+        into["picked"][:] = [step.last[row_input.row.request.id] for row_input in step.plain]
     if len(into["kept"]):
         into["kept"][:] = step.kept
     into["scored"][:], into["following"][:] = step.scored.places, step.scored.following
@@ -171,7 +173,7 @@ def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarr
 
 
 def fill_flat(
-    works: Sequence[Work],
+    row_inputs: Sequence[RowInput],
     taken: np.ndarray,
     starts: np.ndarray,
     takes: np.ndarray,
@@ -186,22 +188,22 @@ def fill_flat(
     owners = np.repeat(taken, takes)
     begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
     where = slice(len(positions)) if places is None else places
-    into["ids"][where] = _ids(works, taken.tolist(), starts.tolist(), takes.tolist())
+    into["ids"][where] = _ids(row_inputs, taken.tolist(), starts.tolist(), takes.tolist())
     into["positions"][where] = positions
     into["slots"][where] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
-    into["begun"][: len(works)] = np.where(_begins(starts, takes, block_size), begun, 0)
+    into["begun"][: len(row_inputs)] = np.where(_begins(starts, takes, block_size), begun, 0)
 
 
-def _ids(works: Sequence[Work], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
+def _ids(row_inputs: Sequence[RowInput], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
     """Flat token ids; one that the host has not read yet is given by its row slot."""
     ids: list[int] = []
-    for work, row_slot, start, take in zip(works, taken, starts, takes, strict=True):
-        tokens = work.row.tokens
-        if take > 1 + len(work.drafts):
+    for row_input, row_slot, start, take in zip(row_inputs, taken, starts, takes, strict=True):
+        tokens = row_input.row.tokens
+        if take > 1 + len(row_input.drafts):
             ids += tokens[start : start + take]
         else:
             ids.append(tokens[start] if start < len(tokens) else -1 - row_slot)
-            ids += work.drafts
+            ids += row_input.drafts
     return ids
 
 
@@ -221,6 +223,6 @@ def _fill_sampling(step: StepLayout, rows: list[int], row_slots: RowSlots, into:
     into["uniforms"][: len(rows)] = 0
     drawing = np.flatnonzero(temperatures > 0).tolist()
     if drawing:
-        works = [step.order[rows[place]] for place in drawing]
-        positions = [work.start + work.take for work in works]
-        into["uniforms"][drawing] = uniforms([work.row.request.sampling.seed for work in works], positions)
+        row_inputs = [step.order[rows[place]] for place in drawing]
+        positions = [row_input.start + row_input.take for row_input in row_inputs]
+        into["uniforms"][drawing] = uniforms([row_input.row.request.sampling.seed for row_input in row_inputs], positions)

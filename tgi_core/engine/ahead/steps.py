@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
@@ -17,17 +17,17 @@ from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Staging, StagingBuffer
 from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
-from tgi_core.engine.runner import Enqueued
+from tgi_core.engine.runner import CapturableRunner
 
 
-class EnqueuesSteps(Protocol):
+class StepEnqueuer(Protocol):
     """Runs a session's steps on its device."""
 
     @property
     def compiles(self) -> int:
         """The number of compiled programs or captured steps."""
 
-    def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
+    def enqueue(self, row_inputs: Sequence[RowInput], live: Set[int]) -> InFlightStep:
         """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their slots. If it raises, only this step's rows
         are affected."""
 
@@ -42,7 +42,7 @@ class DeviceSteps:
     """Runs steps of rows on a device's queue, over the runner's cache as it is now."""
 
     def __init__(
-        self, runner: Enqueued, queue: DeviceQueue, device: torch.device, max_rows: int, width: int, vocab_size: int
+        self, runner: CapturableRunner, queue: DeviceQueue, device: torch.device, max_rows: int, width: int, vocab_size: int
     ) -> None:
         self._queue, self._device, self._block_size = queue, device, runner.block_size
         self._row_slots = RowSlots(max_rows, width, vocab_size)
@@ -54,10 +54,10 @@ class DeviceSteps:
 
     def use_graphs(self) -> DecodeGraphs | str:
         """Allocate buffers for captured steps, which the caller captures; or why the device has no graphs."""
-        maker = self._queue.graphs()
-        if isinstance(maker, str):
-            return maker
-        parts = (self._program, self._queue, maker, self._row_slots)
+        capturer = self._queue.graphs()
+        if isinstance(capturer, str):
+            return capturer
+        parts = (self._program, self._queue, capturer, self._row_slots)
         self.graphs = DecodeGraphs(*parts, self._max_rows, self._block_size, self._device)
         return self.graphs
 
@@ -66,16 +66,16 @@ class DeviceSteps:
         """The number of captured steps."""
         return 0 if self.graphs is None else self.graphs.count
 
-    def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
+    def enqueue(self, row_inputs: Sequence[RowInput], live: Set[int]) -> InFlightStep:
         """Enqueue a step, without waiting for it. `live` are the ids of rows that keep their slots.
 
         If it raises, only this step's rows are affected.
         """
         place = self._staging.next()
-        step = lay_out_step(works, self._row_slots, live, self._block_size)
+        step = lay_out_step(row_inputs, self._row_slots, live, self._block_size)
         try:
             bucket = self._bucket(step)
-            return self._give(step, place) if bucket is None else self._replay(step, place, bucket)
+            return self._run_eagerly(step, place) if bucket is None else self._replay(step, place, bucket)
         except BaseException:
             self._row_slots.forget(step.row_slots)
             raise
@@ -96,7 +96,7 @@ class DeviceSteps:
         full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
         return self.graphs.bucket(len(step.order), full)
 
-    def _give(self, step: StepLayout, place: StagingBuffer) -> InFlightStep:
+    def _run_eagerly(self, step: StepLayout, place: StagingBuffer) -> InFlightStep:
         """Run a step eagerly, kernel by kernel."""
         layout = Layout(exact(step), self._program.precision)
         words, results = place.inputs(layout.words), place.results(len(step.plain))
@@ -112,7 +112,7 @@ class DeviceSteps:
             results.copy_(made, non_blocking=True)
             given.logits = logits if step.waiting else None
 
-        return self._enqueue(given, results, work)
+        return self._submit(given, results, work)
 
     def _replay(self, step: StepLayout, place: StagingBuffer, bucket: Bucket) -> InFlightStep:
         """Replay a decode step: one copy in, one call, one copy out."""
@@ -122,7 +122,7 @@ class DeviceSteps:
         layout, memory = graphs.layout(bucket.rows), graphs.memory
         words, results = place.inputs(layout.words), place.results(bucket.rows)
         fill_fixed(step, self._row_slots, layout.host(words), self._block_size)
-        rows = {work.row.request.id: row for row, work in enumerate(step.order)}
+        rows = {row_input.row.request.id: row for row, row_input in enumerate(step.order)}
         given = place.step = InFlightStep(step, step.plain_rows, rows)
 
         @torch.inference_mode()
@@ -132,9 +132,9 @@ class DeviceSteps:
             results.copy_(memory.results[: len(results)], non_blocking=True)
             given.logits = memory.logits
 
-        return self._enqueue(given, results, work)
+        return self._submit(given, results, work)
 
-    def _enqueue(self, given: InFlightStep, results: Tensor, work: Callable[[], None]) -> InFlightStep:
+    def _submit(self, given: InFlightStep, results: Tensor, work: Callable[[], None]) -> InFlightStep:
         try:
             self._queue.run(work)
         finally:  # a copy of the inputs may be under way, whatever failed after it

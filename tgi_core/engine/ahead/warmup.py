@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tgi_core.backend import Capacity, Memory, OutputOptions, Progress, Request, Sampling, WarmupPlan
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs, buckets
 from tgi_core.engine.ahead.steps import DeviceSteps
@@ -24,7 +24,7 @@ SPLIT_POSITIONS = 4095
 """Positions of a row that attention kernels split among multiprocessors when the row is alone."""
 
 
-def warmed(
+def warm_up(
     device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captures: bool, progress: Progress
 ) -> tuple[DeviceSteps, Capacity]:
     """Steps over the real cache, captured if possible, and the limits that follow. Raises OutOfMemory."""
@@ -53,11 +53,11 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     for each in _kinds(rows, row_tokens, runner.block_size):
         _run(steps, each)
     longest = min(row_tokens, step_tokens)
-    works = (
-        _probe_works(min(rows, step_tokens // longest), longest, runner.block_size, want=OutputOptions(prompt_logprobs=True)),
-        _probe_works(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
+    row_inputs = (
+        _probe_inputs(min(rows, step_tokens // longest), longest, runner.block_size, want=OutputOptions(prompt_logprobs=True)),
+        _probe_inputs(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
     )
-    peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in works]
+    peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in row_inputs]
     shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows * (1 + plan.draft))))]
     if captures:
         shares.append(Memory("graphs", _graph_bytes(device, steps, rows)))
@@ -66,14 +66,14 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     return tuple(shares)
 
 
-def _kinds(rows: int, row_tokens: int, block_size: int) -> Iterator[list[Work]]:
+def _kinds(rows: int, row_tokens: int, block_size: int) -> Iterator[list[RowInput]]:
     """Small steps of every kind that eager steps have kernels of their own for, so that no request waits for a compile: a row of one token
     with few positions before it, or with so many that they are split, alone and beside a prompt of few tokens."""
     for start in sorted({min(positions, row_tokens - 1) for positions in (1, SPLIT_POSITIONS)}):
-        decoding = _probe_works(1, 1, block_size, start)
+        decoding = _probe_inputs(1, 1, block_size, start)
         yield decoding
         if rows > 1 and row_tokens > 1:
-            yield decoding + _probe_works(1, 2, block_size, first_id=2)
+            yield decoding + _probe_inputs(1, 2, block_size, first_id=2)
 
 
 def _graph_bytes(device: QueuedDevice, steps: DeviceSteps, rows: int) -> int:
@@ -91,13 +91,13 @@ def _advance(captures: Iterator[Bucket]) -> None:
     next(captures)
 
 
-def _run(steps: DeviceSteps, works: Sequence[Work]) -> None:
-    steps.give(works, {work.row.request.id for work in works}).wait()
+def _run(steps: DeviceSteps, row_inputs: Sequence[RowInput]) -> None:
+    steps.enqueue(row_inputs, {row_input.row.request.id for row_input in row_inputs}).wait()
 
 
-def _probe_works(count: int, take: int, block_size: int, start: int = 0, first_id: int = 1, **fields: Any) -> list[Work]:
+def _probe_inputs(count: int, take: int, block_size: int, start: int = 0, first_id: int = 1, **fields: Any) -> list[RowInput]:
     """Rows that run `take` tokens of a prompt each from position `start` on, all in block 1; `fields` are those of their requests."""
     length = start + take
     requests = [Request(first_id + i, (0,) * length, length, 0, ((),), take, **fields) for i in range(count)]
-    rows = [LiveRow(request, list(request.tokens), length, ([1] * -(-length // block_size),)) for request in requests]
-    return [Work(row, start, take, yields=True) for row in rows]
+    rows = [RowState(request, list(request.tokens), length, ([1] * -(-length // block_size),)) for request in requests]
+    return [RowInput(row, start, take, yields=True) for row in rows]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Request
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, NewLayer, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata, build
@@ -91,11 +91,11 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
     sinks = layer.parameters.sinks
     expected_parameters = layer.parameters if sinks is None else replace(layer.parameters, sinks=sinks.float().cpu())
     differences = []
-    for works in (_works(case, past=True), _works(case, past=False)):
-        tokens = sum(work.take for work in works)
+    for row_inputs in (_row_inputs(case, past=True), _row_inputs(case, past=False)):
+        tokens = sum(row_input.take for row_input in row_inputs)
         drawn = [torch.randn(heads, tokens, width, generator=generator).to(dtype) for heads, width in _operands(layer)]
-        found = _run(provider, cache, works, [x.to(device) for x in drawn], layer.parameters, case.block_size)
-        expected = _run(reference, expected_cache, works, [x.float() for x in drawn], expected_parameters, case.block_size)
+        found = _run(provider, cache, row_inputs, [x.to(device) for x in drawn], layer.parameters, case.block_size)
+        expected = _run(reference, expected_cache, row_inputs, [x.float() for x in drawn], expected_parameters, case.block_size)
         differences.append(float((found.float().cpu() - expected).norm() / expected.norm()))
     return math.nan if any(map(math.isnan, differences)) else max(differences)
 
@@ -103,14 +103,14 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
 def _run(
     provider: Attention,
     cache: PagedLayer,
-    works: list[Work],
+    row_inputs: list[RowInput],
     drawn: list[Tensor],
     parameters: AttentionParameters,
     block_size: int,
 ) -> Tensor:
     """One layer of one step, as a runner does it."""
     query, key, value = drawn
-    step = build(works, block_size, query.device)
+    step = build(row_inputs, block_size, query.device)
     if step.begun is not None:
         cache.zero_blocks(step.begun)
     cache.write(step.slots, key, value)
@@ -135,14 +135,14 @@ def _operands(layer: AttentionLayer) -> tuple[tuple[int, int], ...]:
     return (layer.heads, shape.key_width), (shape.kv_heads, shape.key_width), (shape.kv_heads, shape.value_width)
 
 
-def _works(case: Case, past: bool) -> list[Work]:
+def _row_inputs(case: Case, past: bool) -> list[RowInput]:
     """The step that runs the rows' past positions, or the one that runs their own tokens."""
-    works = []
+    row_inputs = []
     for place, (start, take) in enumerate(case.rows):
         first, count = (0, start) if past else (start, take)
         if count:
             tokens = [0] * (first + count)
             table = [1 + place * case.row_blocks + i for i in range(case.row_blocks)]
             request = Request(place + 1, tuple(tokens), len(tokens), 0, (tuple(table),), 1)
-            works.append(Work(LiveRow(request, tokens, first, (table,)), first, count, True))
-    return works
+            row_inputs.append(RowInput(RowState(request, tokens, first, (table,)), first, count, True))
+    return row_inputs

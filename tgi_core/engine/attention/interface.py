@@ -36,7 +36,7 @@ class AttentionParameters:
     sinks: Tensor | None = None
 
 
-class Attending(Protocol):
+class AttentionImpl(Protocol):
     """Computes the attention calls of a running model."""
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
@@ -47,13 +47,13 @@ class NotRagged(Exception):
     """A ragged step cannot compute what a model does with attention."""
 
 
-_active: ContextVar[Attending] = ContextVar("tgi_attending")
+_active: ContextVar[AttentionImpl] = ContextVar("tgi_attention")
 
 
 @contextmanager
-def attending(who: Attending) -> Iterator[None]:
-    """Let `who` compute the attention calls made inside, by this thread."""
-    token = _active.set(who)
+def use_attention(impl: AttentionImpl) -> Iterator[None]:
+    """Let `impl` compute the attention calls made inside, by this thread."""
+    token = _active.set(impl)
     try:
         yield
     finally:
@@ -91,11 +91,11 @@ def attention_forward(
     # GPT-2 declares a single query not causal, which makes no difference.
     if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
-    who, share = _active.get(), getattr(module, HEAD_SHARD, None)
+    impl, share = _active.get(), getattr(module, HEAD_SHARD, None)
     if share is None:
-        out = who.attend(module, query[0], key[0], value[0], parameters)
+        out = impl.attend(module, query[0], key[0], value[0], parameters)
     else:
-        out = share.attend(who, module, query[0], key[0], value[0], parameters)
+        out = share.attend(impl, module, query[0], key[0], value[0], parameters)
     return out.unsqueeze(0).contiguous(), None
 
 

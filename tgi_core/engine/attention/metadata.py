@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StepMetadata:
     share within the step, plain torch in `masks`.
     """
 
-    order: list[Work]
+    order: list[RowInput]
     input_ids: Tensor
     positions: Tensor
     slots: Tensor
@@ -91,7 +91,7 @@ class StepMetadata:
 
     def _build_arrays(self) -> StepArrays:
         takes = np.diff(self.cu_seqlens)
-        lengths = np.fromiter((work.start + work.take for work in self.order), np.int64, len(self.order))
+        lengths = np.fromiter((row_input.start + row_input.take for row_input in self.order), np.int64, len(self.order))
         rows, width = self.tables.shape
         packed = torch.from_numpy(np.concatenate([self.cu_seqlens, lengths, self.tables.ravel()]).astype(np.int32))
         on_device = packed.to(self.slots.device)
@@ -105,15 +105,17 @@ class StepMetadata:
         )
 
 
-def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepMetadata:
+def build(row_inputs: Sequence[RowInput], block_size: int, device: torch.device) -> StepMetadata:
     """The metadata of a step over one cache group."""
-    order = [work for work in works if work.take == 1] + [work for work in works if work.take > 1]
-    num_decode = sum(work.take == 1 for work in order)
-    takes = np.fromiter((work.take for work in order), np.int64, len(order))
-    starts = np.fromiter((work.start for work in order), np.int64, len(order))
+    order = [row_input for row_input in row_inputs if row_input.take == 1] + [
+        row_input for row_input in row_inputs if row_input.take > 1
+    ]
+    num_decode = sum(row_input.take == 1 for row_input in order)
+    takes = np.fromiter((row_input.take for row_input in order), np.int64, len(order))
+    starts = np.fromiter((row_input.start for row_input in order), np.int64, len(order))
     cu_seqlens = np.concatenate(([0], np.cumsum(takes)))
     positions = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], takes)
-    ids = np.concatenate([np.asarray(work.tokens, np.int64) for work in order])
+    ids = np.concatenate([np.asarray(row_input.tokens, np.int64) for row_input in order])
     tables = _padded_tables(order, block_size)
     blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
     ends = starts + takes
@@ -138,12 +140,12 @@ def build(works: Sequence[Work], block_size: int, device: torch.device) -> StepM
     )
 
 
-def _padded_tables(order: list[Work], block_size: int) -> np.ndarray:
+def _padded_tables(order: list[RowInput], block_size: int) -> np.ndarray:
     """[rows, blocks] of block ids, as far as each row has reached."""
-    used = [-(-(work.start + work.take) // block_size) for work in order]
+    used = [-(-(row_input.start + row_input.take) // block_size) for row_input in order]
     tables = np.zeros((len(order), max(used)), np.int64)
-    for i, (work, count) in enumerate(zip(order, used, strict=True)):
-        tables[i, :count] = work.row.tables[0][:count]
+    for i, (row_input, count) in enumerate(zip(order, used, strict=True)):
+        tables[i, :count] = row_input.row.tables[0][:count]
     return tables
 
 

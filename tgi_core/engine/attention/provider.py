@@ -56,7 +56,7 @@ class AttentionProvider(Protocol):
 
 
 @runtime_checkable
-class MakesLayers(Protocol):
+class KVCacheAllocator(Protocol):
     """A provider that makes the caches of all layers at once."""
 
     def new_layers(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from tgi_core.engine.attention.interface import HEAD_SHARD, Attending, AttentionParameters
+from tgi_core.engine.attention.interface import HEAD_SHARD, AttentionImpl, AttentionParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class HeadShard:
     world: int
 
     def attend(
-        self, who: Attending, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters
+        self, impl: AttentionImpl, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters
     ) -> Tensor:
-        """One layer with the arguments of `Attending` over all heads: this rank's heads, zeros for the others."""
+        """One layer with the arguments of `AttentionImpl` over all heads: this rank's heads, zeros for the others."""
         heads, kv_heads = query.shape[0], key.shape[0]
         if heads % self.world or (kv_heads % self.world and self.world % kv_heads):
-            return who.attend(module, query, key, value, parameters)
+            return impl.attend(module, query, key, value, parameters)
         start, end = self._range(heads)
         first, last = self._range(kv_heads)
         if parameters.sinks is not None:
             parameters = replace(parameters, sinks=parameters.sinks[start:end])
-        own = who.attend(module, query[start:end], key[first:last], value[first:last], parameters)
+        own = impl.attend(module, query[start:end], key[first:last], value[first:last], parameters)
         out = own.new_zeros(own.shape[0], heads, own.shape[2])
         out[:, start:end] = own
         return out

@@ -43,7 +43,7 @@ Step = TypeVar("Step", bound=FlatTokens)
 Given = TypeVar("Given", bound=FlatTokens, contravariant=True)
 
 
-class Attends(Protocol[Given]):
+class StepAttention(Protocol[Given]):
     """The part of an `AttentionProvider` that runs in a step, for one form of step metadata."""
 
     def attend(self, query: Tensor, cache: PagedLayer, step: Given, parameters: AttentionParameters) -> Tensor:
@@ -56,7 +56,7 @@ class DecoderForward(Generic[Step]):
 
     decoder: LoadedDecoder
     operators: Operators
-    provider: Attends[Step]
+    provider: StepAttention[Step]
     caches: Sequence[PagedLayer]
 
     def __call__(self, step: Step, keep: Tensor | None) -> Tensor:

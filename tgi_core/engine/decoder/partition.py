@@ -93,7 +93,7 @@ class RankWeights(DecoderWeights):
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
+class RowParallelLinear:
     """A linear layer whose results are summed over the ranks of a process group, by an operator that compilers can trace."""
 
     linear: Linear
@@ -117,7 +117,10 @@ class Summed:
         return out
 
 
-def summed(decoder: LoadedDecoder, group: str) -> LoadedDecoder:
+def with_all_reduce(decoder: LoadedDecoder, group: str) -> LoadedDecoder:
     """One rank's decoder, adding to the hidden state what all ranks add."""
-    layers = [replace(layer, output=Summed(layer.output, group), down=Summed(layer.down, group)) for layer in decoder.layers]
+    layers = [
+        replace(layer, output=RowParallelLinear(layer.output, group), down=RowParallelLinear(layer.down, group))
+        for layer in decoder.layers
+    ]
     return replace(decoder, layers=tuple(layers))

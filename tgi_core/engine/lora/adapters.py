@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.lora.layers import LinearWithLora, LoraKernel, LoraKernelFactory, RunningStep, Segment, TorchLoraKernel
@@ -82,14 +82,14 @@ class Adapters:
         finally:
             self._step.segments = ()
 
-    def arranged(self, works: Sequence[Work]) -> Sequence[Work]:
+    def arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
         """The works sorted by adapter, those without one first, so that segments are few; unchanged if no row has an adapter."""
-        if not self.names or all(work.row.request.adapter is None for work in works):
-            return works
-        return sorted(works, key=lambda work: self._number(work))
+        if not self.names or all(row_input.row.request.adapter is None for row_input in row_inputs):
+            return row_inputs
+        return sorted(row_inputs, key=lambda row_input: self._number(row_input))
 
-    def _number(self, work: Work) -> int:
-        adapter = work.row.request.adapter
+    def _number(self, row_input: RowInput) -> int:
+        adapter = row_input.row.request.adapter
         return -1 if adapter is None else self._numbers[adapter]
 
     def _segments(self, step: StepMetadata) -> tuple[Segment, ...]:

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tgi_core.engine.agreement import Agree
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, attending, register
+from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, register, use_attention
 from tgi_core.engine.attention.provider import AttentionLayer
+from tgi_core.engine.comparison import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
@@ -30,7 +30,7 @@ class ShapeRecorder:
         return [AttentionLayer(*layer) for layer in zip(self.shapes, self.heads, self.asked, strict=True)]
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
-        """Attention of one layer; see `Attending`."""
+        """Attention of one layer; see `AttentionImpl`."""
         if query.shape[0] % key.shape[0] or key.shape[:2] != value.shape[:2] or query.shape[1] != key.shape[1]:
             raise NotRagged("keys of another length than the queries")
         self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
@@ -75,7 +75,7 @@ def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> Non
         call.head = OutputHead(model)
         return call.logits(call.hidden(ids, ids, None))
 
-    with attending(ShapeRecorder()):
+    with use_attention(ShapeRecorder()):
         same = runs_apart(model, lambda: call(ids, ids, None), apart)
     if not agree(int(same)):
         call.head = None
@@ -93,6 +93,6 @@ def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
     """The attention layers that a few tokens run through, in call order."""
     recorder = ShapeRecorder()
     positions = torch.arange(2, device=model.device).unsqueeze(0)
-    with torch.inference_mode(), attending(recorder):
+    with torch.inference_mode(), use_attention(recorder):
         call(positions, positions, None)
     return recorder

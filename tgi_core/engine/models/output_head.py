@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tgi_core.engine.agreement import MODEL_ERRORS, relative_difference
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
 
 _log = logging.getLogger("tgi_core.engine")
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.engine.quantizing.grid import Grid, grid_of
+from tgi_core.engine.quantizing.quantizer import Quantizer, symmetric_quantizer
 
 _BLOCK = 128
 """Inputs after which the errors are carried over to all later ones at once."""
 
 
-def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: float, ordered: bool) -> tuple[Tensor, Grid]:
-    """Fields uint8 [out, in] of a matrix [out, in] in float32, and their grid. `moments` [in, in] is the sum of x·xᵀ over inputs x;
+def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: float, ordered: bool) -> tuple[Tensor, Quantizer]:
+    """Fields uint8 [out, in] of a matrix [out, in] in float32, and their quantizer. `moments` [in, in] is the sum of x·xᵀ over inputs x;
     `damping` is added to its diagonal, as a fraction of the mean. `ordered`: the inputs with the largest moments are rounded first
     (act-order); groups stay those of adjacent inputs."""
     columns = matrix.shape[1]
-    grid = grid_of(matrix, bits, size)
+    quantizer = symmetric_quantizer(matrix, bits, size)
     moments, weight = moments.clone(), matrix.clone()
     diagonal = moments.diagonal()
     unused = diagonal == 0
@@ -36,19 +36,19 @@ def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: 
         errors = torch.empty(weight.shape[0], end - start)
         for column in range(start, end):
             group, value = int(order[column]) // size, weight[:, column]
-            fields[:, column] = grid.fields(value, group)
-            errors[:, column - start] = (value - grid.values(fields[:, column], group)) / inverse[column, column]
+            fields[:, column] = quantizer.quantize(value, group)
+            errors[:, column - start] = (value - quantizer.dequantize(fields[:, column], group)) / inverse[column, column]
             weight[:, column:end] -= errors[:, column - start].unsqueeze(1) * inverse[column, column:end]
         weight[:, end:] -= errors @ inverse[start:end, end:]
     back = torch.argsort(order)
-    return fields[:, back].to(torch.uint8), grid
+    return fields[:, back].to(torch.uint8), quantizer
 
 
-def rounded_fields(matrix: Tensor, bits: int, size: int) -> tuple[Tensor, Grid]:
-    """The nearest fields uint8 [out, in], and their grid."""
-    grid = grid_of(matrix, bits, size)
-    groups = [grid.fields(part, group) for group, part in enumerate(matrix.split(size, 1))]
-    return torch.cat(groups, 1).to(torch.uint8), grid
+def rounded_fields(matrix: Tensor, bits: int, size: int) -> tuple[Tensor, Quantizer]:
+    """The nearest fields uint8 [out, in], and their quantizer."""
+    quantizer = symmetric_quantizer(matrix, bits, size)
+    groups = [quantizer.quantize(part, group) for group, part in enumerate(matrix.split(size, 1))]
+    return torch.cat(groups, 1).to(torch.uint8), quantizer
 
 
 def _factor(moments: Tensor) -> Tensor:

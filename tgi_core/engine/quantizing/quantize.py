@@ -17,9 +17,9 @@ from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.build import ModelSource, read_config
 from tgi_core.engine.models.loading import is_rounded
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
-from tgi_core.engine.quantizing.forms import Form, Tensors
 from tgi_core.engine.quantizing.layerwise import each_layer
 from tgi_core.engine.quantizing.perplexity import perplexity, sampled_rows, text_rows
+from tgi_core.engine.quantizing.schemes import QuantizationScheme, Tensors
 from tgi_core.engine.quantizing.writing import write_checkpoint
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
@@ -50,7 +50,7 @@ class Report:
     perplexity: tuple[float, float]
 
 
-def quantize_model(directory: Path, to: Path, form: Form, text: Text, progress: Progress) -> Report:
+def quantize_model(directory: Path, to: Path, scheme: QuantizationScheme, text: Text, progress: Progress) -> Report:
     """Write a quantized copy of a model directory. Raises InvalidModel, StartupError, Unsupported."""
     config = read_config(directory)
     stored = open_weights(directory)
@@ -65,11 +65,11 @@ def quantize_model(directory: Path, to: Path, form: Form, text: Text, progress: 
     )
     held = max(1, rows.shape[0] // HELD_OUT)
     before = perplexity(model, rows[:held])
-    layers, left = _quantize(model, stored, form, rows[held:], progress)
+    layers, left = _quantize(model, stored, scheme, rows[held:], progress)
     if not layers:
         raise InvalidModel(f"{directory}: has no layer that can be quantized ({next(iter(left.values()), 'no linear layers')})")
     after = perplexity(model, rows[:held])
-    raw = read_json(directory / "config.json") | {"quantization_config": form.settings()}
+    raw = read_json(directory / "config.json") | {"quantization_config": scheme.settings()}
     to.mkdir(parents=True, exist_ok=True)
     write_checkpoint(directory, to, stored, layers, raw, lambda done, total: progress("writing", done, total, "tensor"))
     return Report(len(layers), left, (stored.checkpoint.num_bytes, open_weights(to).checkpoint.num_bytes), (before, after))
@@ -81,7 +81,7 @@ def _check_target(to: Path) -> None:
 
 
 def _quantize(
-    model: PreTrainedModel, stored: StoredWeights, form: Form, rows: Tensor, progress: Progress
+    model: PreTrainedModel, stored: StoredWeights, scheme: QuantizationScheme, rows: Tensor, progress: Progress
 ) -> tuple[dict[str, Tensors], dict[str, str]]:
     """The new tensors by the layer's name in the files, and the layers that stay, with the reason. The model gets the new weights."""
     names = _names(model, stored)
@@ -89,16 +89,16 @@ def _quantize(
     left: dict[str, str] = {}
 
     def change(name: str, linear: nn.Linear, moments: Tensor | None) -> None:
-        if reason := form.refusal(*linear.weight.shape):
+        if reason := scheme.refusal(*linear.weight.shape):
             left[names[name]] = reason
             _log.warning("%s stays as it is: %s", names[name], reason)
             return
-        parts, matrix = form.quantize(linear.weight.data.float(), moments)
+        parts, matrix = scheme.quantize(linear.weight.data.float(), moments)
         found[names[name]] = parts
         linear.weight.data = matrix
 
     show: Callable[[int, int], None] = lambda done, total: progress("quantizing", done, total, "layer")  # noqa: E731
-    if form.calibrated:
+    if scheme.calibrated:
         each_layer(model, rows, set(names), change, show)
         unseen = names.keys() - {name for name in names if names[name] in found or names[name] in left}
         for name in unseen:

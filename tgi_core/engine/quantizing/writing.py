@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tgi_core.engine.quantization.stored import StoredWeights
-from tgi_core.engine.quantizing.forms import Tensors
+from tgi_core.engine.quantizing.schemes import Tensors
 
 FILE_BYTES = 5 << 30
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "README*")

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Protocol
 
 from tgi_core.engine.device import DeviceKit
-from tgi_core.engine.static.grid import GridRules
-from tgi_core.engine.static.programs import Maker
+from tgi_core.engine.static.buckets import BucketRules
+from tgi_core.engine.static.programs import ProgramCompiler
 
 
 class StaticKit(DeviceKit, Protocol):
     """A device that compiles one program per shape. Its queue is never None, and its `table_runner` makes a `StaticRunner`."""
 
-    rules: GridRules
+    rules: BucketRules
     program_bytes: int
     """Device memory that each program takes, at most."""
 
     def compiler(self) -> Mapping[str, str]:
         """What a compiled program depends on beside model and shapes, by name: the compiler's version, the chip, …"""
 
-    def maker(self, fields: Mapping[str, str], directory: Path | None) -> Maker:
+    def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> ProgramCompiler:
         """A compiler of one session's programs, which depend on `fields`, and are kept in `directory` if there is one."""

@@ -1,4 +1,4 @@
-"""The programs of a session: one compiled function, with a code object of its own, for every shape of its grid."""
+"""The programs of a session: one compiled function, with a code object of its own, for every shape in its buckets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from tgi_core.backend import CompileFailed
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.attention import BlockStep
-from tgi_core.engine.static.grid import HeadShape, Shape
-from tgi_core.engine.static.laying import lay_nothing, words_of
+from tgi_core.engine.static.buckets import HeadShape, Shape
+from tgi_core.engine.static.program_inputs import fill_padding, input_layout
 from tgi_core.engine.static.regions import Compiled, Forward, Prepare, by_layer
 
 
-class Maker(Protocol):
+class ProgramCompiler(Protocol):
     """A device's compiler."""
 
     by_layer: bool
@@ -34,7 +34,7 @@ class Maker(Protocol):
         """Warm-up is done: from now on a call that would compile raises."""
 
     def compiles(self) -> int:
-        """Programs compiled since this maker was made, by the compiler's own counter."""
+        """Programs compiled since this object was created, by the compiler's own counter."""
 
     def release(self) -> None:
         """Free the programs. Idempotent."""
@@ -43,8 +43,10 @@ class Maker(Protocol):
 class Programs:
     """All programs of one session over one cache, and the newest token of every row slot, the last of which is for waste."""
 
-    def __init__(self, forward: Forward, maker: Maker, sampler: StepSampler, row_slots: int, device: torch.device) -> None:
-        self.maker = maker
+    def __init__(
+        self, forward: Forward, compiler: ProgramCompiler, sampler: StepSampler, row_slots: int, device: torch.device
+    ) -> None:
+        self.compiler = compiler
         self._forward, self._sampler, self._waste = forward, sampler, row_slots - 1
         self._newest = torch.zeros(row_slots, dtype=torch.int64, device=device)
         self._compiled: dict[Shape | HeadShape, Compiled] = {}
@@ -64,9 +66,9 @@ class Programs:
     @torch.no_grad()
     def warm(self, shape: Shape | HeadShape) -> None:
         """Compile a program, and run it over padding."""
-        layout = words_of(shape)
+        layout = input_layout(shape)
         words = torch.zeros(layout.count, dtype=torch.int32)
-        lay_nothing(shape, self._waste, layout.host(words))
+        fill_padding(shape, self._waste, layout.host(words))
         inputs = [words.to(self._newest.device)]
         if isinstance(shape, HeadShape):
             hidden = torch.zeros(shape.tokens, self._forward.decoder.table.hidden, dtype=self._forward.decoder.final_norm.dtype)
@@ -77,18 +79,18 @@ class Programs:
     def _program(self, shape: Shape | HeadShape) -> Compiled:
         def compiled(run: Compiled, part: str = "") -> Compiled:
             name = f"{shape}: {part}" if part else str(shape)
-            return self.maker.compile(_with_code(run, name), name)
+            return self.compiler.compile(_with_code(run, name), name)
 
         if isinstance(shape, HeadShape):
             return compiled(_head(shape, self._sampler))
-        if self.maker.by_layer:
+        if self.compiler.by_layer:
             return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compiled)
         return compiled(_body(shape))
 
     def release(self) -> None:
         """Free them all."""
         self._compiled.clear()
-        self.maker.release()
+        self.compiler.release()
 
 
 def _with_code(run: Compiled, name: str) -> Compiled:
@@ -99,7 +101,7 @@ def _with_code(run: Compiled, name: str) -> Compiled:
 
 
 def _prepare(shape: Shape) -> Prepare:
-    layout = words_of(shape)
+    layout = input_layout(shape)
 
     def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
         inputs = layout.device(words)
@@ -121,7 +123,7 @@ def _body(shape: Shape) -> Compiled:
 
 
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:
-    layout = words_of(shape)
+    layout = input_layout(shape)
 
     def head(forward: Forward, newest: Tensor, hidden: Tensor, words: Tensor) -> tuple[Tensor, ...]:
         inputs = layout.device(words)

@@ -11,12 +11,12 @@ from typing import cast
 import torch
 
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Progress
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
-from tgi_core.engine.decoder.partition import summed
+from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.drafts import PART as DRAFTS
@@ -24,9 +24,9 @@ from tgi_core.engine.drafts import rounding_refusal
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.static.attention import TableAttention
+from tgi_core.engine.static.buckets import Buckets
 from tgi_core.engine.static.device import StaticKit
-from tgi_core.engine.static.grid import Grid
-from tgi_core.engine.static.programs import Maker, Programs
+from tgi_core.engine.static.programs import ProgramCompiler, Programs
 from tgi_core.engine.static.regions import Forward
 from tgi_core.engine.static.steps import StaticSteps, takes_argmax
 
@@ -44,22 +44,22 @@ class StaticRunner(PagedDecoderRunner):
         self.features = self.features if reason else self.features | {Feature.SPECULATION}
         self.kernels = (*self.kernels, Kernel(DRAFTS, "none" if reason else "run", reason))
         if collectives is not None:
-            self.decoder, self.agree = summed(self.decoder, collectives.name), collectives.least
+            self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name), collectives.least
         queue = kit.queue()
         if queue is None:
             raise TypeError("a static device has a queue")
         self.device = QueuedDevice(kit, queue, self.shape)
         self._steps: StaticSteps | None = None
 
-    def steps(self, capacity: Capacity, grid: Grid, maker: Maker, argmax: bool) -> StaticSteps:
+    def steps(self, capacity: Capacity, buckets: Buckets, compiler: ProgramCompiler, argmax: bool) -> StaticSteps:
         """Steps over the cache in use, no program of which is compiled; `argmax`: the device samples the rows that it can."""
         rows, width, vocab = capacity.max_rows, -(-capacity.max_row_tokens // self.block_size), self.shape.vocab_size
         row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab) if argmax else lambda row: False)
         provider, queue = cast(TableAttention, self.provider), self.device.queue
         forward: Forward = DecoderForward(self.decoder, self.operators, provider, self._cache_in_use().layers)
-        programs = Programs(forward, maker, queue.sampler(), row_slots.waste + 1, self.kit.device)
+        programs = Programs(forward, compiler, queue.sampler(), row_slots.waste + 1, self.kit.device)
         logits = torch.zeros(0, vocab, dtype=self.decoder.final_norm.dtype)
-        self._steps = StaticSteps(programs, grid, row_slots, queue, self.kit.device, logits)
+        self._steps = StaticSteps(programs, buckets, row_slots, queue, self.kit.device, logits)
         return self._steps
 
     def fields(self, capacity: Capacity) -> dict[str, str]:
@@ -76,16 +76,16 @@ class StaticRunner(PagedDecoderRunner):
             **self.kit.compiler(),
         }
 
-    def run(self, works: Sequence[Work]) -> StepLogits:
+    def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step over the cache in use and wait for it: all logits come to the host."""
         steps = self._steps or self._probe_steps()
-        step = steps.give(works, {work.row.request.id for work in works})
+        step = steps.enqueue(row_inputs, {row_input.row.request.id for row_input in row_inputs})
         if self.collectives is not None:
             self.collectives.settle()
         step.wait()
         if not step.step.waiting:  # chunks of prompts, of which nobody wants logits
             return StepLogits(torch.zeros(0, self.shape.vocab_size))
-        return step.held(works)
+        return step.held(row_inputs)
 
     def release(self) -> None:
         """Free the cache and its programs."""
@@ -98,8 +98,8 @@ class StaticRunner(PagedDecoderRunner):
         """Steps over the probe cache, of five programs."""
         size = self.block_size
         capacity = Capacity((CacheGroup(CacheKind.FULL, size, 2),), 2, size, size, 2)
-        grid = Grid(size, takes=(size,), contexts=(1,), decode={2: (2,)}, flat=self.kit.rules.flat)
-        steps = self.steps(capacity, grid, self.kit.maker(self.fields(capacity), None), argmax=False)
-        for shape in grid.shapes():
+        buckets = Buckets(size, takes=(size,), contexts=(1,), decode={2: (2,)}, flat=self.kit.rules.flat)
+        steps = self.steps(capacity, buckets, self.kit.program_compiler(self.fields(capacity), None), argmax=False)
+        for shape in buckets.shapes():
             self.device.queue.run(partial(steps.programs.warm, shape))
         return steps

@@ -20,7 +20,7 @@ from tgi_core.engine.rank_session import RankSession
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
-from tgi_core.engine.static.warming import Check, warmed
+from tgi_core.engine.static.warmup import Check, warm_up
 
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
 
@@ -30,9 +30,9 @@ class StaticSession(AheadSession):
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions) -> None:
         super().__init__(runner, runner.device, options.masks, (), runner.kit.choices(), _PROGRAMS)
-        self._warm = partial(warmed, runner, check, options.compile_cache)
+        self._warm = partial(warm_up, runner, check, options.compile_cache)
 
-    def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
+    def _warm_up(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
         return self._warm(plan, progress)
 
 
@@ -41,7 +41,7 @@ class StaticRankSession(RankSession):
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions, collectives: Collectives) -> None:
         super().__init__(runner, runner.shape, options.masks, collectives, (*runner.kit.choices(), _PROGRAMS))
-        self._warm = partial(warmed, runner, check, options.compile_cache)
+        self._warm = partial(warm_up, runner, check, options.compile_cache)
         self._static_steps: StaticSteps | None = None
 
     def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from tgi_core.engine.sizes import fitting
-from tgi_core.engine.static.grid import Grid, Shape
+from tgi_core.engine.static.buckets import Buckets, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Call:
         return np.concatenate([place * self.shape.take + np.arange(part.take) for place, part in enumerate(self.parts)])
 
 
-def split(starts: Sequence[int], takes: Sequence[int], grid: Grid, drafting: Set[int] = frozenset()) -> list[Call]:
+def split(starts: Sequence[int], takes: Sequence[int], buckets: Buckets, drafting: Set[int] = frozenset()) -> list[Call]:
     """The programs of a step with rows of these first positions and numbers of tokens: the decode rows', then in order those of prompts,
     and of neighbouring rows with drafts, which are the rows `drafting`. So all ranks run the same programs."""
     rows = [Part(row, start, take) for row, (start, take) in enumerate(zip(starts, takes, strict=True))]
-    calls = list(_decoding([part for part in rows if part.take == 1], grid))
+    calls = list(_decoding([part for part in rows if part.take == 1], buckets))
     for drafts, parts in groupby((part for part in rows if part.take > 1), lambda part: part.row in drafting):
         if drafts:
-            calls += _drafting(list(parts), grid)
+            calls += _drafting(list(parts), buckets)
             continue
         for part in parts:
-            calls += _prompt(part, grid)
+            calls += _prompt(part, buckets)
     return calls
 
 
@@ -52,34 +52,34 @@ def blocks_of(part: Part, block_size: int) -> int:
     return -(-(part.start + part.take) // block_size)
 
 
-def _decoding(parts: list[Part], grid: Grid) -> Iterator[Call]:
+def _decoding(parts: list[Part], buckets: Buckets) -> Iterator[Call]:
     """Decode rows in groups, as many in each as fit in the largest program."""
     group: list[Part] = []
     blocks = 0
     for part in parts:
-        own = blocks_of(part, grid.block_size)
-        together = blocks + own if grid.flat else max(blocks, own)
-        if group and (len(group) == grid.max_rows or together > grid.most_blocks):
-            yield Call(grid.decoding(len(group), blocks), tuple(group))
+        own = blocks_of(part, buckets.block_size)
+        together = blocks + own if buckets.flat else max(blocks, own)
+        if group and (len(group) == buckets.max_rows or together > buckets.most_blocks):
+            yield Call(buckets.decoding(len(group), blocks), tuple(group))
             group, together = [], own
         group.append(part)
         blocks = together
     if group:
-        yield Call(grid.decoding(len(group), blocks), tuple(group))
+        yield Call(buckets.decoding(len(group), blocks), tuple(group))
 
 
-def _drafting(parts: list[Part], grid: Grid) -> Iterator[Call]:
+def _drafting(parts: list[Part], buckets: Buckets) -> Iterator[Call]:
     """Rows with drafts, as many at a time as decode rows; those with fewer drafts than there is room for are padded."""
-    for first in range(0, len(parts), grid.max_rows):
-        group = parts[first : first + grid.max_rows]
-        yield Call(grid.drafting(len(group), max(blocks_of(part, grid.block_size) for part in group)), tuple(group))
+    for first in range(0, len(parts), buckets.max_rows):
+        group = parts[first : first + buckets.max_rows]
+        yield Call(buckets.drafting(len(group), max(blocks_of(part, buckets.block_size) for part in group)), tuple(group))
 
 
-def _prompt(part: Part, grid: Grid) -> Iterator[Call]:
+def _prompt(part: Part, buckets: Buckets) -> Iterator[Call]:
     """A chunk in the largest size as often as it fits, and the rest in the smallest size that holds it."""
     start, left = part.start, part.take
     while left:
-        size = fitting(grid.takes, left) or grid.takes[-1]
+        size = fitting(buckets.takes, left) or buckets.takes[-1]
         piece = Part(part.row, start, min(left, size))
-        yield Call(grid.prompt(size, blocks_of(piece, grid.block_size)), (piece,))
+        yield Call(buckets.prompt(size, blocks_of(piece, buckets.block_size)), (piece,))
         start, left = start + piece.take, left - piece.take

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.backend.ledger import LiveRow, Work
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Staging
@@ -20,42 +20,42 @@ from tgi_core.engine.ahead.step_layout import StepLayout, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.sampler import is_plain
-from tgi_core.engine.static.grid import Grid, Shape
-from tgi_core.engine.static.laying import Head, lay, words_of
+from tgi_core.engine.static.buckets import Buckets, Shape
+from tgi_core.engine.static.program_inputs import HeadCall, fill_inputs, input_layout
 from tgi_core.engine.static.programs import Programs
 from tgi_core.engine.static.splitting import Call, split
 
 
 class StaticSteps:
-    """Runs steps of rows as warmed programs; see `EnqueuesSteps`."""
+    """Runs steps of rows as warmed programs; see `StepEnqueuer`."""
 
     def __init__(
-        self, programs: Programs, grid: Grid, row_slots: RowSlots, queue: DeviceQueue, device: torch.device, logits: Tensor
+        self, programs: Programs, buckets: Buckets, row_slots: RowSlots, queue: DeviceQueue, device: torch.device, logits: Tensor
     ) -> None:
         """`logits` [0, vocabulary] has the dtype and width of those that come to the host."""
-        self.programs, self.grid = programs, grid
+        self.programs, self.buckets = programs, buckets
         self._row_slots, self._queue, self._device, self._logits = row_slots, queue, device, [logits, logits]
         self._staging = Staging(queue, 0, 0)
 
     @property
     def compiles(self) -> int:
         """Compiled programs, by the compiler's own counter."""
-        return self.programs.maker.compiles()
+        return self.programs.compiler.compiles()
 
-    def give(self, works: Sequence[Work], live: Set[int]) -> InFlightStep:
-        """Enqueue a step, without waiting for it; see `EnqueuesSteps.give`."""
+    def enqueue(self, row_inputs: Sequence[RowInput], live: Set[int]) -> InFlightStep:
+        """Enqueue a step, without waiting for it; see `StepEnqueuer.enqueue`."""
         place = self._staging.next()
-        step = lay_out_step(works, self._row_slots, live, self.grid.block_size)
+        step = lay_out_step(row_inputs, self._row_slots, live, self.buckets.block_size)
         try:
             programs = list(self._programs(step))
-            layouts = [words_of(program.shape) for program in programs]
+            layouts = [input_layout(program.shape) for program in programs]
             words = place.inputs(sum(layout.count for layout in layouts)).split([layout.count for layout in layouts])
             for program, layout, part in zip(programs, layouts, words, strict=True):
-                lay(program, step, self._row_slots, self.grid.block_size, layout.host(part))
-            results = place.results(max((each.end for each in programs if isinstance(each, Head)), default=0))
+                fill_inputs(program, step, self._row_slots, self.buckets.block_size, layout.host(part))
+            results = place.results(max((each.end for each in programs if isinstance(each, HeadCall)), default=0))
             given = place.step = ProgramsStep(step)
             given.logits = self._logits_of(len(results) // 2) if step.waiting else None
-            self._enqueue(programs, words, given, results)
+            self._submit(programs, words, given, results)
             return given
         except BaseException:
             self._row_slots.forget(step.row_slots)
@@ -69,41 +69,41 @@ class StaticSteps:
         """Free the programs."""
         self.programs.release()
 
-    def _programs(self, step: StepLayout) -> Iterator[Call | Head]:
+    def _programs(self, step: StepLayout) -> Iterator[Call | HeadCall]:
         """All programs in order, which is that of the step's tokens: after each call those of the logits that its tokens need."""
         wanted = _wanted(step)
         sampled = np.full(len(wanted), self._row_slots.waste)
         sampled[_places(step)] = np.array(step.row_slots)[step.plain_rows]
         token = place = 0
-        drafting = {row for row, work in enumerate(step.order) if work.drafts}
-        for call in split(step.starts.tolist(), step.takes.tolist(), self.grid, drafting):
+        drafting = {row for row, row_input in enumerate(step.order) if row_input.drafts}
+        for call in split(step.starts.tolist(), step.takes.tolist(), self.buckets, drafting):
             yield call
             places = call.places()
             ends = token + len(places)
             last = int(np.searchsorted(wanted, ends))
-            shape = self.grid.head(call.shape, last - place)
+            shape = self.buckets.head(call.shape, last - place)
             while place < last:
                 stop = min(last, place + shape.kept)
-                yield Head(shape, places[wanted[place:stop] - token], sampled[place:stop], place)
+                yield HeadCall(shape, places[wanted[place:stop] - token], sampled[place:stop], place)
                 place = stop
             token = ends
 
     def _logits_of(self, count: int) -> Tensor:
         """[count and more, vocabulary] on the host, of one step: its rows are sampled before the next one is given, and those with drafts
         before the one after that."""
-        if self.grid.draft:
+        if self.buckets.draft:
             self._logits.reverse()
         if len(self._logits[0]) < count:
             width = self._logits[0].shape[1]
             self._logits[0] = self._queue.host(count * width, self._logits[0].dtype).view(-1, width)
         return self._logits[0]
 
-    def _enqueue(self, programs: Sequence[Call | Head], words: Sequence[Tensor], given: InFlightStep, results: Tensor) -> None:
+    def _submit(self, programs: Sequence[Call | HeadCall], words: Sequence[Tensor], given: InFlightStep, results: Tensor) -> None:
         tokens, bits = results.view(2, -1)
         outputs = [tokens, bits.view(torch.float32), *([] if given.logits is None else [given.logits])]
         runs = []
         for program, part in zip(programs, words, strict=True):
-            place = slice(program.at, program.end) if isinstance(program, Head) else slice(0)
+            place = slice(program.at, program.end) if isinstance(program, HeadCall) else slice(0)
             runs.append((program.shape, part, [output[place] for output in outputs]))
 
         @torch.no_grad()  # everywhere: grad mode is part of what a program was compiled for, and XLA knows no inference tensors
@@ -148,10 +148,10 @@ def _places(step: StepLayout) -> list[int]:
     """Where the logits of the rows that the device samples are among the step's."""
     if not step.last:
         return step.plain_rows
-    kept = step.kept[[step.last[work.row.request.id] for work in step.plain]]
+    kept = step.kept[[step.last[row_input.row.request.id] for row_input in step.plain]]
     return np.searchsorted(_wanted(step), kept).tolist()
 
 
-def takes_argmax(vocab_size: int, row: LiveRow) -> bool:
+def takes_argmax(vocab_size: int, row: RowState) -> bool:
     """Whether the device samples a row: draws are left to the host, whose double precision gives exactly the formula's tokens."""
     return is_plain(row, vocab_size) and not row.request.sampling.do_sample

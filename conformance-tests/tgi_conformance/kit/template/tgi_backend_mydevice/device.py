@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tgi_core.backend import Memory, Unsupported
-from tgi_core.backend.ledger import Work
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.backend.reference import mix, toy_logits
 from tgi_core.backend.sampling import Logits
 from tgi_core.model_files import read_json, text_config
@@ -34,14 +34,14 @@ class Device:
         # Replace: allocate keys and values of all layers. Block ids are 1…num_blocks, so that 0 may be padding.
         self._slots, self._block_size = [0] * ((num_blocks + 1) * block_size), block_size
 
-    def run(self, works: Sequence[Work]) -> list[Logits]:
+    def run(self, row_inputs: Sequence[RowInput]) -> list[Logits]:
         """Per row, compute positions start…start + take - 1 and write its blocks; logits after the last of them."""
-        # Replace: one forward pass over all rows. `work.row.tables[0]` are the ids of the row's blocks, in order.
+        # Replace: one forward pass over all rows. `row_input.row.tables[0]` are the ids of the row's blocks, in order.
         # The toy has logits for a few likely tokens; a masked row gets one for every token, as a model does.
         everything = range(self.vocab_size)
         return [
-            toy_logits(self._forward(work), self.vocab_size, everything if work.row.request.masked else ())
-            for work in works
+            toy_logits(self._forward(row_input), self.vocab_size, everything if row_input.row.request.masked else ())
+            for row_input in row_inputs
         ]
 
     def memory(self) -> tuple[Memory, ...]:
@@ -52,12 +52,12 @@ class Device:
         """Give everything back."""
         self._slots = []
 
-    def _forward(self, work: Work) -> int:
-        table, state = work.row.tables[0], 0
-        for position in range(work.start, work.start + work.take):
+    def _forward(self, row_input: RowInput) -> int:
+        table, state = row_input.row.tables[0], 0
+        for position in range(row_input.start, row_input.start + row_input.take):
             before = self._slots[self._slot(table, position - 1)] if position else 0
             far = self._slots[self._slot(table, position // 2)] if position else 0
-            state = mix(before ^ mix(far ^ work.row.tokens[position]))
+            state = mix(before ^ mix(far ^ row_input.row.tokens[position]))
             self._slots[self._slot(table, position)] = state
         return state
 

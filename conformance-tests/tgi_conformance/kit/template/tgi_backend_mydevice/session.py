@@ -1,13 +1,13 @@
 """The session: what the server calls. Parts of the core do most of it; each may be replaced.
 
-`Ledger` keeps the books (handles, rows, blocks, and what must be refused), `drawn` samples by the published formula.
+`BatchTracker` tracks handles, rows and blocks, and refuses invalid calls; `drawn` samples by the published formula.
 """
 
 from __future__ import annotations
 
 import tgi_core.backend as api
+from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep
 from tgi_core.backend.drawing import drawn
-from tgi_core.backend.ledger import Launch, Ledger
 from tgi_core.backend.sampling_checks import check_sampling
 
 from tgi_backend_mydevice.device import Device
@@ -30,7 +30,7 @@ class DeviceSession:
         self._steps = 0
         self._failures: list[api.BackendError] = []
         self._failing: dict[int, api.BackendError] = {}
-        self._ledger: Ledger | None = None
+        self._tracker: BatchTracker | None = None
 
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
@@ -63,46 +63,46 @@ class DeviceSession:
             in_flight=1,  # Replace: 2, once a launched step runs by itself and `rows` only waits for it
             memory=self._device.memory(),
         )
-        self._ledger = Ledger(self.capabilities(), capacity)
+        self._tracker = BatchTracker(self.capabilities(), capacity)
         return capacity
 
     @api.hookimpl
     def prefill(self, batch: tuple[api.Request, ...], cached: api.Handle, grants: tuple[api.Grant, ...]) -> api.Step:
-        """The ledger refuses what must be refused before anything changes."""
+        """The tracker refuses what must be refused before anything changes."""
         for request in batch:
             check_sampling(request)
-        return self._launch(self._book.prefill(batch, cached, grants))
+        return self._launch(self._open_tracker.prefill(batch, cached, grants))
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
         """All rows of the batches go on as one batch."""
-        return self._launch(self._book.decode(batches, grants))
+        return self._launch(self._open_tracker.decode(batches, grants))
 
     @api.hookimpl
     def rows(self, step: api.Step) -> api.Rows:
         """The step's results. An error here ends the step's batch and what was derived from it, and no other."""
-        work = self._book.read(step).work
+        row_inputs = self._open_tracker.read(step).row_inputs
         try:
             if step.id in self._failing:
                 raise self._failing.pop(step.id)
             with translated():
-                logits = self._device.run(work)
+                logits = self._device.run(row_inputs)
         except api.BackendError:
-            self._book.kill(step)
+            self._open_tracker.kill(step)
             raise
         self._steps += 1
         # Replace: sample on the device where Python is too slow; the formula is in `tgi_core.backend.sampling`.
-        return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(work, logits, strict=True)))
+        return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(row_inputs, logits, strict=True)))
 
     @api.hookimpl
     def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
         """Bookkeeping only: the device need not hear of it."""
-        return self._book.filter(batch, keep)
+        return self._open_tracker.filter(batch, keep)
 
     @api.hookimpl
     def clear(self, batch: api.Handle | None) -> api.Cleared:
         """As filter: blocks belong to the server, and are granted anew."""
-        return api.Cleared(self._book.clear(batch))
+        return api.Cleared(self._open_tracker.clear(batch))
 
     @api.hookimpl
     def stats(self) -> api.Stats:
@@ -112,7 +112,7 @@ class DeviceSession:
     @api.hookimpl
     def close(self) -> api.Closed:
         """May be called twice."""
-        self._ledger = None
+        self._tracker = None
         self._device.close()
         return api.Closed()
 
@@ -121,12 +121,12 @@ class DeviceSession:
         self._failures.append(error)
 
     @property
-    def _book(self) -> Ledger:
-        if self._ledger is None:
+    def _open_tracker(self) -> BatchTracker:
+        if self._tracker is None:
             raise api.InvalidRequest("the session is not warmed up, or closed")
-        return self._ledger
+        return self._tracker
 
-    def _launch(self, launch: Launch) -> api.Step:
+    def _launch(self, launch: LaunchedStep) -> api.Step:
         if self._failures:
             self._failing[launch.step.id] = self._failures.pop()
         return launch.step  # Replace: start it on the device, and let `rows` wait for it

@@ -19,9 +19,9 @@ torch.hpu = hpu.device_module
 
 from tgi_backend_gaudi.kit import GaudiKit  # noqa: E402
 
-from tgi_core.engine.static.grid import GridRules  # noqa: E402
+from tgi_core.engine.static.buckets import BucketRules  # noqa: E402
 
 GaudiKit.device_type = "cpu"  # no build of torch without the bridge makes tensors on "hpu"
 if os.environ.get("STANDIN_FEW"):
-    GaudiKit.rules = GridRules(takes=(128,), waste=0.45)
+    GaudiKit.rules = BucketRules(takes=(128,), waste=0.45)
 __all__ = ["core", "hpu", "utils"]

@@ -1,0 +1,118 @@
+"""Looking for Gaudi devices and their software without torch, in the files of the kernel driver and of `habana_frameworks`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
+from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidden_by, probe_result, visible
+from tgi_core.engine.accelerator.torch_build import torch_build
+
+ROOT = Path("/")
+"""Where the system's files are."""
+VISIBLE = "HABANA_VISIBLE_MODULES"
+"""The process's variable: numbers of modules. `HABANA_VISIBLE_DEVICES` is the container runtime's: it decides which nodes there are."""
+STACK = "habana_frameworks"
+_VENDOR = 0x1DA3
+_IMAGE = "use this project's image, or one of Intel's: vault.habana.ai/gaudi-docker/…/pytorch-installer-…"
+
+WANTED = TorchRequirement("", "build for Gaudi", _IMAGE, (STACK,))
+_ABSENT = Probe(
+    ProbeStatus.ABSENT,
+    reason="no Gaudi device: none of that vendor under /sys/class/accel",
+    hint="install the driver; a container must be started with --runtime=habana -e HABANA_VISIBLE_DEVICES=all",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Gaudi device, and its node in /dev."""
+
+    device: Device
+    node: str
+
+
+def probe(environment: Mapping[str, str] = os.environ) -> Probe:
+    """What the driver's files show, and whether the installed torch is the one that `habana_frameworks` was built for."""
+    modules = [module.device for module in find_modules()]
+    hidden = hidden_by(modules, (VISIBLE,), environment)
+    found = probe_result(visible(modules, environment.get(VISIBLE)), hidden, _ABSENT, WANTED, "tgi_backend_gaudi")
+    if found.status is not ProbeStatus.READY:
+        return found
+    needed, there = required_torch(), torch_build().get("__version__", "")
+    if needed and _minor(needed) != _minor(there):
+        reason = f"{found.devices[0]} is there, and torch {there} is installed beside a {STACK} for torch {_minor(needed)}"
+        hint = f"{_IMAGE}, and install nothing there that brings a torch of its own"
+        return replace(found, status=ProbeStatus.BROKEN, reason=reason, hint=hint)
+    return found
+
+
+def find_modules() -> list[Module]:
+    """The Gaudi devices by module number; other vendors' accelerators are in the same class."""
+    nodes = (node for node in (ROOT / "sys/class/accel").glob("accel*") if re.fullmatch(r"accel\d+", node.name))
+    found = [(_module_id(node), node) for node in nodes if _number(_text(node / "device/vendor")) == _VENDOR]
+    return [_module(node) for _, node in sorted(found)]
+
+
+def check_free() -> None:
+    """Raises DeviceBusy where other processes have every device open, as far as this one may see that; a device is one process's."""
+    modules = find_modules()
+    holders = {module.node: _holder(module.node) for module in modules}
+    if all(holders.values()):
+        raise DeviceBusy(
+            f"the Gaudi device is taken: {'; '.join(f'{node} by {who}' for node, who in holders.items())}; hl-smi shows more"
+        )
+
+
+def _holder(path: str) -> str:
+    for link in (ROOT / "proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) == path:
+                return f"process {link.parts[-3]} ({_text(link.parents[1] / 'comm')})"
+        except OSError:  # the process or its file is gone, or is another user's
+            continue
+    return ""
+
+
+def required_torch() -> str:
+    """The version of torch that `habana_frameworks` was built for; empty if it does not say."""
+    spec = importlib.util.find_spec(STACK)
+    folders = spec.submodule_search_locations if spec else None
+    return next((text for folder in folders or () if (text := _text(Path(folder, "torch/required_version.txt")))), "")
+
+
+def _module(node: Path) -> Module:
+    kind = _text(node / "device/device_type") or f"device {_text(node / 'device/device')}"
+    name, path = f"Intel {kind.capitalize()}", f"/dev/accel/{node.name}"
+    state = _text(node / "device/status") or "operational"
+    if not os.access(ROOT / path[1:], os.R_OK | os.W_OK):
+        hint = "give the user, or the container (--runtime=habana), access to it"
+        return Module(Device(name, "", f"{path} cannot be opened", hint), path)
+    if state != "operational":
+        return Module(Device(name, "", f"the driver says that {path} is {state!r}", "hl-smi shows more; reset it"), path)
+    return Module(Device(name), path)
+
+
+def _module_id(node: Path) -> int:
+    text = _text(node / "device/module_id")
+    return int(text) if text.isdigit() else int(node.name.removeprefix("accel"))
+
+
+def _number(text: str) -> int:
+    return int(text, 16) if re.fullmatch(r"(0x)?[0-9a-f]+", text) else 0
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,44 @@
+"""The codes that a matrix can have: integers with a scale and a zero point per group of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LEAST = 2.0**-14
+"""The smallest scale: float16's smallest normal number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """Fields 0 … 2^bits - 1 of each group of `size` inputs stand for (field − zero) · scale; `scales` and `zeros` are [out, groups], and
+    scales are numbers of float16."""
+
+    bits: int
+    size: int
+    scales: Tensor
+    zeros: Tensor
+
+    def quantize(self, values: Tensor, group: int) -> Tensor:
+        """The nearest fields of values [out] or [out, n] in a group, as floats."""
+        scale, zero = self._of(values, group)
+        return (values / scale + zero).round().clamp(0, 2**self.bits - 1)
+
+    def dequantize(self, fields: Tensor, group: int) -> Tensor:
+        """What fields [out] or [out, n] in a group stand for."""
+        scale, zero = self._of(fields, group)
+        return (fields - zero) * scale
+
+    def _of(self, like: Tensor, group: int) -> tuple[Tensor, Tensor]:
+        scale, zero = self.scales[:, group], self.zeros[:, group]
+        return (scale, zero) if like.dim() == 1 else (scale.unsqueeze(1), zero.unsqueeze(1))
+
+
+def symmetric_quantizer(matrix: Tensor, bits: int, size: int) -> Quantizer:
+    """The symmetric quantizer that spans each group's values of a matrix [out, in] in float32; zero points are half the range, as kernels
+    without zero points expect."""
+    largest = matrix.unflatten(1, (-1, size)).abs().amax(-1)
+    scales = (2 * largest / (2**bits - 1)).clamp_min(_LEAST).half().float()
+    return Quantizer(bits, size, scales, torch.full_like(scales, 2 ** (bits - 1)))

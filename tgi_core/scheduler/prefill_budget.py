@@ -1,0 +1,58 @@
+"""The prefill budget of a step, and the size of prompt chunks on devices that pad them to a few sizes, `Capacity.takes`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+
+def padded_size(take: int, sizes: tuple[int, ...]) -> int:
+    """Return the number of tokens that a device computes for `take` tokens of a prompt: as many of the largest size as fill up,
+    and the smallest size that holds the rest. Without sizes, `take` itself."""
+    if not sizes:
+        return take
+    whole, rest = divmod(take, sizes[-1])
+    return whole * sizes[-1] + (sizes[bisect_left(sizes, rest)] if rest else 0)
+
+
+def chunk_size(left: int, room: int, sizes: tuple[int, ...]) -> int:
+    """Return how many of the `left` tokens of a prompt to run where `room` computed tokens are left: all of them if they fit with
+    their padding, else the largest size that fits, which needs none; 0 if no size fits. Without sizes, as many as fit."""
+    if padded_size(left, sizes) <= room:
+        return left
+    if not sizes:
+        return max(0, room)
+    return max((size for size in sizes if size <= room), default=0)
+
+
+@dataclass(slots=True)
+class PrefillBudget:
+    """What is left of a step for prompts: `tokens` within the step's limit, and `computed` tokens that the device may compute,
+    padding included, when it pads to `sizes`."""
+
+    tokens: int
+    computed: int
+    sizes: tuple[int, ...]
+
+    @property
+    def least(self) -> int:
+        """Number of tokens that the device computes for the shortest part of a prompt."""
+        return padded_size(1, self.sizes)
+
+    @property
+    def full(self) -> bool:
+        """Whether no part of any prompt fits."""
+        return self.tokens <= 0 or self.computed < self.least
+
+    def holds(self, take: int) -> bool:
+        """Return whether `take` tokens fit with their padding."""
+        return take <= self.tokens and padded_size(take, self.sizes) <= self.computed
+
+    def chunk_size(self, left: int, kept: int = 0) -> int:
+        """Return how many of the `left` tokens of a prompt to run, if `kept` computed tokens remain for others; 0 if none fit."""
+        return max(0, min(chunk_size(left, self.computed - kept, self.sizes), self.tokens))
+
+    def spend(self, take: int) -> None:
+        """Spend the budget of `take` tokens of one prompt."""
+        self.tokens -= take
+        self.computed -= padded_size(take, self.sizes)
