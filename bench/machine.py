@@ -10,6 +10,8 @@ from typing import Any
 
 from tgi_backend_cpu.limits import cpu_name, memory_limit
 
+from bench.chip import chip
+
 _WIDE = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "avx_vnni")
 
 
@@ -18,6 +20,7 @@ def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     flags = next((line.partition(":")[2].split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
     return {
         "cpu": cpu_name(),
+        "chip": chip(cpuinfo),
         "cores": len(os.sched_getaffinity(0)),
         "has": [name for name in _WIDE if name in flags],
         "lacks": [name for name in _WIDE if name not in flags],

@@ -1,4 +1,5 @@
-"""Result files: one JSON document per part, with the machine's description, rewritten after every step."""
+"""Result files: one JSON document per part, with the machine's description, rewritten after every step. Comparisons with other engines
+have a folder per kind of processor."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench.chip import chip, slug
 from bench.machine import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PEERS = RESULTS / "peers"
+
+
+def peers_folder() -> Path:
+    """Where the comparison with other engines on this kind of processor goes."""
+    return PEERS / slug(chip())
 
 
 def save(folder: Path, part: str, what: dict[str, Any], done: bool) -> None:
@@ -30,6 +38,11 @@ def complete(folder: Path, part: str) -> bool:
 def load(folder: Path) -> dict[str, dict[str, Any]]:
     """Load all parts by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def load_peers(folder: Path = PEERS) -> dict[str, dict[str, dict[str, Any]]]:
+    """Load the comparisons by kind of processor, then by part."""
+    return {path.name: load(path) for path in sorted(folder.iterdir(), reverse=True)}
 
 
 def rounded(what: Any) -> Any:

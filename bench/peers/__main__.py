@@ -1,8 +1,8 @@
 """Comparison with other engines on this machine: `python -m bench.peers prepare`, then `measure`, then `report`.
 
     python -m bench.peers prepare                         environments, builds and models, once (an hour on two cores, 8 GB)
-    python -m bench.peers measure [PART ...] [--fresh]    writes bench/results/PART.json; complete parts are skipped
-    python -m bench.peers report                          writes docs/benchmarks.md and its picture from bench/results
+    python -m bench.peers measure [PART ...] [--fresh]    writes bench/results/peers/CHIP/PART.json; complete parts are skipped
+    python -m bench.peers report                          writes docs/benchmarks.md and its pictures from bench/results/peers
 
 Run it on an idle machine: with other load, the results are meaningless.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.peers import parts, venvs
 from bench.report.document import write_document
-from bench.results import RESULTS, complete
+from bench.results import PEERS, complete, peers_folder
 
 
 def measure(names: list[str], rounds: int, new: int, out: Path, fresh: bool) -> None:
@@ -40,10 +40,10 @@ def main() -> None:
     measuring.add_argument("parts", nargs="*", choices=[[], *parts.PARTS], default=list(parts.PARTS))
     measuring.add_argument("--rounds", type=int, default=3)
     measuring.add_argument("--new", type=int, default=64, help="tokens to generate per prompt")
-    measuring.add_argument("--out", type=Path, default=RESULTS)
+    measuring.add_argument("--out", type=Path, default=peers_folder())
     measuring.add_argument("--fresh", action="store_true", help="measure complete parts again")
     reporting = commands.add_parser("report")
-    reporting.add_argument("--results", type=Path, default=RESULTS)
+    reporting.add_argument("--results", type=Path, default=PEERS)
     options = parser.parse_args()
     if options.command == "prepare":
         venvs.prepare()

@@ -9,43 +9,62 @@ from typing import Any
 
 from bench.report import tables
 from bench.report.plot import plot
-from bench.results import RESULTS, load
+from bench.results import PEERS, load_peers
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-DOCUMENT, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 Result = Mapping[str, Any]
 
 INTRODUCTION = """# Benchmarks
 
-Generated from `bench/results` by `python -m bench.peers report`; `make bench-peers` repeats the measurements.
+Generated from `bench/results/peers` by `python -m bench.peers report`; `make bench-peers` repeats the measurements.
 
 All engines get the same weights (random, in the shape of a known model) and the same prompts: 128 token ids each, different in every round.
 They decode 64 tokens per prompt greedily, and the harness counts the tokens. Within a round the engines take turns, one running at a time,
 each with all cores. A figure is the median over the rounds, with the minimum and maximum in parentheses. **ours ÷ theirs** is the median of
 the per-round ratios: above 1, this project is faster (for times: below 1). An engine that needs more than a minute for a batch runs it
-once. Each row names the number format that the engine computes in; the last section lists the settings.
+once. Each row names the number format that the engine computes in; each processor's last section lists the settings.
 """
 NO_PEERS = "No results yet: `make bench-peers` writes them."
 
 
-def write_document(results: Path = RESULTS, document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
-    """Write the document and its picture."""
-    parts = load(results)
-    document.write_text(render(parts))
-    picture.write_text(plot(parts))
+def write_document(results: Path = PEERS, document: Path = DOCUMENT) -> None:
+    """Write the document and a picture per kind of processor beside it."""
+    chips = load_peers(results)
+    document.write_text(render(chips))
+    for name, parts in chips.items():
+        (document.parent / picture(name)).write_text(plot(parts))
 
 
-def render(parts: Mapping[str, Result]) -> str:
-    """Return the document's text."""
-    if not parts:
+def picture(chip: str) -> str:
+    """File name of a processor's picture."""
+    return f"benchmarks-{chip}.svg"
+
+
+def render(chips: Mapping[str, Mapping[str, Result]]) -> str:
+    """Return the document's text from results by kind of processor and part."""
+    if not chips:
         return f"{INTRODUCTION}\n{NO_PEERS}\n"
-    sections = [INTRODUCTION, f"![Tokens per second by engine]({PICTURE.name})\n", _machines(parts)]
-    for name, draw in _SECTIONS.items():
-        if name in parts:
-            sections.append(_section(name, parts[name], draw))
-    sections.append(_settings(parts))
-    return "\n".join(sections)
+    return "\n".join([INTRODUCTION, _summary(chips), *(_chip(name, parts) for name, parts in chips.items())])
+
+
+def _summary(chips: Mapping[str, Mapping[str, Result]]) -> str:
+    """Ours ÷ the best other engine, a line per processor and model."""
+    sizes = "1 / 8 / 32"
+    heads = ["SmolLM2-135M's shape", f"decode, batch {sizes}", f"prefill, batch {sizes}", f"HTTP, {sizes} clients"]
+    lines = ([_title(parts), *tables.against_best(parts)] for parts in chips.values())
+    return f"Ours ÷ the best of the others in tokens per second:\n\n{tables.table(heads, lines)}"
+
+
+def _chip(name: str, parts: Mapping[str, Result]) -> str:
+    """Everything measured on one kind of processor."""
+    sections = [f"## {_title(parts)}\n", f"![Tokens per second by engine]({picture(name)})\n", _machines(parts)]
+    sections += [_section(part, parts[part], draw) for part, draw in _SECTIONS.items() if part in parts]
+    return "\n".join([*sections, _settings(parts)])
+
+
+def _title(parts: Mapping[str, Result]) -> str:
+    return str(next(iter(parts.values()))["machine"]["chip"])
 
 
 def _machines(parts: Mapping[str, Result]) -> str:
@@ -59,7 +78,7 @@ def _machines(parts: Mapping[str, Result]) -> str:
 
 
 def _section(name: str, part: Result, draw: Callable[[Result], str]) -> str:
-    lines = [f"## {part.get('title', name)}\n"]
+    lines = [f"### {part.get('title', name)}\n"]
     if not part["complete"]:
         lines.append("*Broken off: some rounds are missing.*\n")
     lines.append(draw(part))
@@ -75,7 +94,7 @@ def _settings(parts: Mapping[str, Result]) -> str:
             flags = "; ".join(f"{flag} {_plain(value)}" for flag, value in about["flags"].items())
             cache = f", cache {about['cache']}" if "cache" in about else ""
             lines[f"* **{name}** {about['version']}, {about['precision']}{cache}: {flags}\n"] = None
-    return "## Versions and settings\n\n" + "".join(lines)
+    return "### Versions and settings\n\n" + "".join(lines)
 
 
 def _plain(value: object) -> str:

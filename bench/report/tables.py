@@ -21,6 +21,23 @@ def _precision(part: Result, engine: str) -> str:
     return str(part["engines"][engine]["precision"])
 
 
+def against_best(parts: Mapping[str, Result]) -> Iterator[str]:
+    """Cells of decode, prefill and HTTP: by batch size, our median ÷ the greatest median of the others; empty for what was not measured."""
+    for name, size, column in (
+        ("offline-135m", "batch", "decode"),
+        ("offline-135m", "batch", "prefill"),
+        ("http", "clients", "rate"),
+    ):
+        rows = parts[name]["rows"] if name in parts else []
+        yield " / ".join(_best_ratio(chosen(rows, **{size: each}), column) for each in values(rows, size))
+
+
+def _best_ratio(rows: Sequence[Mapping[str, Any]], column: str) -> str:
+    middles = {engine: figure(chosen(rows, engine=engine), column).middle for engine in values(rows, "engine")}
+    ours = middles.pop("ours")
+    return number(ours / max(middles.values())) if middles else ""
+
+
 def engines(part: Result) -> str:
     """Decode and prefill by batch size and engine."""
     rows = part["rows"]

@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench.chip import chip
 from bench.machine import machine
-from bench.report.document import DOCUMENT, PICTURE, render
+from bench.report.document import DOCUMENT, picture, render
 from bench.report.figures import Figure, figure, ratio
 from bench.report.plot import plot
-from bench.results import RESULTS, complete, load, save
+from bench.results import complete, load, load_peers, save
 
 ROWS = [
     {"engine": name, "batch": 1, "context": 128, "round": turn, "decode": rate, "prefill": 10 * rate}
@@ -40,9 +41,11 @@ def test_figures() -> None:
 
 def test_the_document() -> None:
     """It has figures, ratio, precision, settings, machine, and what could not run; a part that was broken off says so."""
-    text = render({"offline-135m": result(complete=False, failed={"vLLM": "no AVX"})})
+    text = render({"zen-9": {"offline-135m": result(complete=False, failed={"vLLM": "no AVX"})}})
     assert "| theirs & co | bfloat16 | 1 | 128 | 40.0 (5.00–50.0) | 3.00 |" in text
     assert "threads 2" in text and machine()["cpu"] in text
+    assert f"## {machine()['chip']}" in text and "(benchmarks-zen-9.svg)" in text
+    assert f"| {machine()['chip']} | 2.00 | 2.00 |  |" in text
     assert "vLLM could not run: no AVX" in text and "Broken off" in text
 
 
@@ -69,8 +72,27 @@ def test_the_machine_tells_what_it_lacks(tmp_path: Path) -> None:
     assert machine(cpuinfo)["has"] == ["avx2", "avx512f"] and "avx512_bf16" in machine(cpuinfo)["lacks"]
 
 
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "name"),
+    [
+        ("AuthenticAMD", 25, 1, "Zen 3"),
+        ("AuthenticAMD", 25, 17, "Zen 4"),
+        ("AuthenticAMD", 26, 2, "Zen 5"),
+        ("GenuineIntel", 6, 143, "Sapphire Rapids"),
+        ("GenuineIntel", 6, 1, "GenuineIntel 6 1"),
+        ("AuthenticAMD", 6, 143, "AuthenticAMD 6 143"),
+    ],
+)
+def test_a_chip_has_the_name_of_its_generation(tmp_path: Path, vendor: str, family: int, model: int, name: str) -> None:
+    """Clouds hide model names; the numbers say what it is, and what nobody listed is told by them."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n\nvendor_id\t: y\n")
+    assert chip(cpuinfo) == name
+
+
 def test_the_committed_document_is_the_one_that_the_results_make() -> None:
     """`python -m bench.peers report` changes nothing."""
-    parts = load(RESULTS)
-    assert DOCUMENT.read_text() == render(parts)
-    assert PICTURE.read_text() == plot(parts)
+    chips = load_peers()
+    assert DOCUMENT.read_text() == render(chips)
+    for name, parts in chips.items():
+        assert (DOCUMENT.parent / picture(name)).read_text() == plot(parts)
