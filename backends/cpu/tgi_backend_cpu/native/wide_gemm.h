@@ -44,7 +44,6 @@ template <class Op, int BLOCKS, class Lines>
 class WidePanel {
   static constexpr int kAtOnce = kWideBlocks<BLOCKS>, kPasses = BLOCKS / kAtOnce;
   static constexpr size_t kWidth = 16 * kAtOnce, kPartElements = 2 * kWideSteps * kWidth;
-  static constexpr size_t kElementBytes = Lines::kLineBytes * BLOCKS / 2;  // of memory, for one element of each output
 
  public:
   WidePanel(const Gemm& p, int panel, size_t first, size_t last, const float* wide)
@@ -57,13 +56,14 @@ class WidePanel {
     for (int from = 0; from < p_.w.steps; from += kWideSteps) {
       const int steps = std::min(kWideSteps, p_.w.steps - from);
       widen(lines, steps, part);
-      // The next part is read from memory while this one is multiplied; widening it would otherwise wait for every line.
-      const char* ahead = lines.at_now();
+      // The next part is read from memory while this one is multiplied: widening it would otherwise wait for every line.
+      const size_t ahead = Lines::kLineBytes * BLOCKS * steps / (groups_ * kPasses);
+      const char* next = lines.at_now();
       for (size_t g = 0; g < groups_; g++) {
         const size_t begin = rows_ * g / groups_, end = rows_ * (g + 1) / groups_;
-        for (int pass = 0; pass < kPasses; pass++, ahead = nullptr)
+        for (int pass = 0; pass < kPasses; pass++, next += ahead)
           add_rows<kWideRows<BLOCKS>>((int)(end - begin), sums_of(pass, begin), x + begin * 2 * steps, part + pass * kPartElements, 2 * steps,
-                                      from == 0, ahead);
+                                      from == 0, {next, ahead / (2 * steps)});
       }
       x += rows_ * 2 * steps;
     }
@@ -87,23 +87,22 @@ class WidePanel {
     }
   }
 
-  // Prefetches a part at `ahead` meanwhile, unless it is null.
+  // What to prefetch during a multiplication: `bytes` with each element of a row.
+  struct Ahead {
+    const char* from;
+    size_t bytes;
+  };
+
   template <int ROWS>
-  static void add_rows(int rows, float* sums, const float* x, const float* weight, int depth, bool is_first, const char* ahead) {
+  static void add_rows(int rows, float* sums, const float* x, const float* weight, int depth, bool is_first, Ahead ahead) {
     if constexpr (ROWS > 1) {
       if (rows < ROWS) return add_rows<ROWS - 1>(rows, sums, x, weight, depth, is_first, ahead);
     }
-    return ahead ? add_rows_now<ROWS, true>(sums, x, weight, depth, is_first, ahead)
-                 : add_rows_now<ROWS, false>(sums, x, weight, depth, is_first, ahead);
-  }
-
-  template <int ROWS, bool FETCH>
-  static void add_rows_now(float* sums, const float* x, const float* weight, int depth, bool is_first, const char* ahead) {
     f32x16 c[ROWS][kAtOnce];
     TGI_UNROLL for (int m = 0; m < ROWS; m++)
         TGI_UNROLL for (int r = 0; r < kAtOnce; r++) c[m][r] = is_first ? zero() : load(sums + m * kWidth + r * 16);
     for (int k = 0; k < depth; k++, weight += kWidth) {
-      if constexpr (FETCH) prefetch(ahead + (size_t)k * kElementBytes);
+      prefetch(ahead.from + (size_t)k * ahead.bytes);
       f32x16 b[kAtOnce];
       TGI_UNROLL for (int r = 0; r < kAtOnce; r++) b[r] = load(weight + r * 16);
       TGI_UNROLL for (int m = 0; m < ROWS; m++) {
