@@ -42,13 +42,16 @@ struct Bf12 {
 // Decodes the lines of one panel, front to back.
 class Bf12Decoder {
  public:
-  Bf12Decoder(const Bf12& weight, size_t panel)
-      : from_(weight.panel(panel)), rare_(weight.outlier() + weight.first_rare()[panel]),
+  // Prefetches `ahead` bytes further on.
+  Bf12Decoder(const Bf12& weight, size_t panel, size_t ahead = kAhead)
+      : from_(weight.panel(panel)), ahead_(ahead), rare_(weight.outlier() + weight.first_rare()[panel]),
         rare_end_(weight.outlier() + weight.first_rare()[panel + 1]) {
     uint8_t low[16], high[16];
     for (int i = 0; i < 16; i++) low[i] = (uint8_t)(weight.exponents[i] << 7), high[i] = (uint8_t)(weight.exponents[i] >> 1);
     low_ = splat_table(low), high_ = splat_table(high);
   }
+
+  const char* at_now() const { return from_; }
 
   // Decode the next `groups` to `to`, which is line-aligned; the panel may end earlier.
   TGI_INLINED void next(size_t groups, unit* to) {
@@ -57,7 +60,7 @@ class Bf12Decoder {
       unit* lines = to + g * kGroupLines * 16;
       two_lines(load_units((const unit*)from_), low_nibbles(which), lines);
       two_lines(load_units((const unit*)(from_ + kLine)), high_nibbles(which), lines + 32);
-      TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_near(from_ + kAhead + line * kLine);
+      TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_near(from_ + ahead_ + line * kLine);
     }
     const size_t end = done_ + groups * kGroupElements;
     for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->element, sizeof(bf16));
@@ -73,6 +76,7 @@ class Bf12Decoder {
   }
 
   const char* from_;
+  const size_t ahead_;
   const Outlier *rare_, *rare_end_;
   size_t done_ = 0;
   u32x16 low_, high_;
@@ -85,9 +89,11 @@ class Bf12Lines {
   static constexpr int kSteps = kGroupLines;
   static constexpr size_t kRoom = kGroupLines * kGroupLines;
   static constexpr bool kGrouped = false;
+  static constexpr size_t kLineBytes = kGroupBytes / kGroupLines;
   using Again = DenseLines;
 
-  Bf12Lines(const void* data, size_t panel, unit* room, bool stay) : panel_(*(const Bf12*)data, panel), to_(room), stay_(stay) {}
+  Bf12Lines(const void* data, size_t panel, unit* room, bool stay, size_t ahead = kAhead)
+      : panel_(*(const Bf12*)data, panel, ahead), to_(room), stay_(stay) {}
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
@@ -96,6 +102,8 @@ class Bf12Lines {
     if (stay_) to_ += BLOCKS * kGroupLines * 16;
     return steps;
   }
+
+  const char* at_now() const { return panel_.at_now(); }
 
   // Where the next steps are written.
   void write_to(unit* room) { to_ = room; }

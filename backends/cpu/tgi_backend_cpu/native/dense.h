@@ -10,12 +10,16 @@ namespace tgi {
 struct DenseLines {
   static constexpr int kSteps = 1;
   static constexpr bool kGrouped = false;
+  static constexpr size_t kLineBytes = kLine;  // of memory per line
   const unit* at;
   size_t ahead;
 
   DenseLines(const unit* lines, size_t ahead) : at(lines), ahead(ahead) {}
   // Lines that another layout decoded before.
   DenseLines(const void*, size_t, const unit* decoded) : at(decoded), ahead(0) {}
+
+  // What is read next.
+  const char* at_now() const { return (const char*)at; }
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {

@@ -79,7 +79,7 @@ inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, s
   unit* tiles = scratch.tiles.at_least(whole * depth.tiles() * kTileSteps);
   float* scales = scratch.tile_scales.at_least(2 * rows * depth.groups);
   int32_t* sums = (int32_t*)(scales + rows * depth.groups);
-  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return {tiles, scales, sums};
+  if (scratch.has_tiles.is_there(phase, first)) return {tiles, scales, sums};
   memset(tiles, 0, whole * depth.tiles() * kTileSteps * sizeof(unit));
   int8_t* bytes = (int8_t*)scratch.units.at_least(rounded_up(depth.group * 4, kTileBytes) / sizeof(unit));
   for (size_t r = 0; r < rows; r++)
@@ -93,7 +93,6 @@ inline Int8Rows int8_rows(const Gemm& p, const TileSteps& depth, size_t first, s
       unit* to = tiles + (r / kTileRows * depth.tiles() + g * depth.group_tiles) * kTileUnits + r % kTileRows * kTileSteps;
       for (size_t t = 0; t < depth.tiles_of(g); t++) memcpy(to + t * kTileUnits, bytes + t * kTileBytes, kTileBytes);
     }
-  scratch.tiles_phase = phase, scratch.tiles_first = first;
   return {tiles, scales, sums};
 }
 

@@ -82,10 +82,9 @@ class Phases {
       if (!norm.weight) return run_task<Op>(p, tiling, task, scratch, phase);
       Gemm own = p;
       unit* normed = scratch.normed.at_least(p.rows * p.w.steps);
-      if (scratch.phase != phase)
+      if (!scratch.has_normed.is_there(phase, 0))
         for (size_t row = 0; row < p.rows; row++)
           rms_norm(norm.stream + row * norm.width, norm.weight, norm.epsilon, norm.width, (element*)(normed + row * p.w.steps));
-      scratch.phase = phase;
       own.x = normed;
       run_task<Op>(own, tiling, task, scratch, phase);
     }

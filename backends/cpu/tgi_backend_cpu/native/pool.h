@@ -27,8 +27,22 @@ namespace tgi {
 // The part of a step that a phase belongs to, for profiling.
 enum class Part : uint32_t { input, norm, qkv, rotary, attention, output, gate_up, down, head, sampling, other, count };
 
-// A thread's own buffers, kept from one task to the next. `phase` is the number of the phase in which `normed` was filled, `tiles_phase` that
-// in which `tiles` were, with rows from `tiles_first` on; likewise `wide_rows` and `sums`.
+// What a thread derived from some rows of a phase's input, kept for its other tasks of that phase.
+class Derived {
+ public:
+  // Whether it is there for rows from `first` on; if not, the caller is about to derive it.
+  bool is_there(uint64_t phase, size_t first) {
+    if (phase_ == phase && first_ == first) return true;
+    phase_ = phase, first_ = first;
+    return false;
+  }
+
+ private:
+  uint64_t phase_ = 0;
+  size_t first_ = 0;
+};
+
+// A thread's own buffers, kept from one task to the next.
 struct Scratch {
   Buffer<float> floats;
   Buffer<uint32_t> units;
@@ -37,8 +51,7 @@ struct Scratch {
   Buffer<float> tile_scales;
   Buffer<float> wide_rows, wide_part;
   Buffer<float> sums;
-  uint64_t phase = 0, tiles_phase = 0, wide_phase = 0, sums_phase = 0;
-  size_t tiles_first = 0, wide_first = 0, sums_first = 0;
+  Derived has_normed, has_tiles, has_wide_rows, has_sums;
 };
 
 struct Phase {

@@ -48,7 +48,7 @@ struct Tiling {
 // phase. A sum is that of 16 lanes, so its bits depend on its row alone.
 inline const float* group_sums(const Gemm& p, const Codes& weight, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   float* sums = scratch.sums.at_least(p.rows * weight.groups);
-  if (scratch.sums_phase == phase && scratch.sums_first == first) return sums;
+  if (scratch.has_sums.is_there(phase, first)) return sums;
   const size_t inputs = 2 * (size_t)p.w.steps, size = 2 * weight.group_steps;
   for (size_t row = first; row < last; row++)
     for (size_t g = 0; g < weight.groups; g++) {
@@ -57,7 +57,6 @@ inline const float* group_sums(const Gemm& p, const Codes& weight, size_t first,
       for (size_t i = g * size, end = std::min(inputs, i + size); i < end; i += 16) total = add(total, load_first(x + i, (int)(end - i)));
       sums[row * weight.groups + g] = sum(total);
     }
-  scratch.sums_phase = phase, scratch.sums_first = first;
   return sums;
 }
 

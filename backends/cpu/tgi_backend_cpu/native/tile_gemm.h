@@ -45,7 +45,7 @@ struct TileSteps {
 inline const unit* row_tiles(const Gemm& p, const TileSteps& depth, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   const size_t whole = (last - first + kTileRows - 1) / kTileRows * kTileRows;
   unit* tiles = scratch.tiles.at_least(whole * depth.tiles() * kTileSteps);
-  if (scratch.tiles_phase == phase && scratch.tiles_first == first) return tiles;
+  if (scratch.has_tiles.is_there(phase, first)) return tiles;
   for (size_t r = 0; r < whole; r++) {
     const unit* x = p.x + (first + r) * depth.steps;
     unit* to = tiles + r / kTileRows * depth.tiles() * kTileUnits + r % kTileRows * kTileSteps;
@@ -57,7 +57,6 @@ inline const unit* row_tiles(const Gemm& p, const TileSteps& depth, size_t first
         if (some < kTileSteps) memset(row + some, 0, (kTileSteps - some) * sizeof(unit));
       }
   }
-  scratch.tiles_phase = phase, scratch.tiles_first = first;
   return tiles;
 }
 

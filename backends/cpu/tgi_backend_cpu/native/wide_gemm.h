@@ -27,7 +27,7 @@ inline bool widens(const Linear& w, size_t rows) { return rows >= kWideFrom && (
 inline const float* wide_rows(const Gemm& p, size_t first, size_t last, Scratch& scratch, uint64_t phase) {
   const size_t rows = last - first, steps = p.w.steps;
   float* wide = scratch.wide_rows.at_least(rounded_up(rows * steps * 2, 16));
-  if (scratch.wide_phase == phase && scratch.wide_first == first) return wide;
+  if (scratch.has_wide_rows.is_there(phase, first)) return wide;
   float* to = wide;
   for (size_t from = 0; from < steps; from += kWideSteps) {
     const size_t some = std::min<size_t>(kWideSteps, steps - from);
@@ -36,7 +36,6 @@ inline const float* wide_rows(const Gemm& p, size_t first, size_t last, Scratch&
       for (size_t i = 0; i < 2 * some; i += 16) store_first(to + i, load_first(x + i, (int)(2 * some - i)), (int)(2 * some - i));
     }
   }
-  scratch.wide_phase = phase, scratch.wide_first = first;
   return wide;
 }
 
@@ -57,10 +56,14 @@ class WidePanel {
     for (int from = 0; from < p_.w.steps; from += kWideSteps) {
       const int steps = std::min(kWideSteps, p_.w.steps - from);
       widen(lines, steps, part);
+      // The next part is read from memory while this one is multiplied: widening it would otherwise wait for every line.
+      const size_t ahead = Lines::kLineBytes * BLOCKS * steps / (groups_ * kPasses);
+      const char* next = lines.at_now();
       for (size_t g = 0; g < groups_; g++) {
         const size_t begin = rows_ * g / groups_, end = rows_ * (g + 1) / groups_;
-        for (int pass = 0; pass < kPasses; pass++)
-          add_rows<kWideRows<BLOCKS>>((int)(end - begin), sums_of(pass, begin), x + begin * 2 * steps, part + pass * kPartElements, 2 * steps, from == 0);
+        for (int pass = 0; pass < kPasses; pass++, next += ahead)
+          add_rows<kWideRows<BLOCKS>>((int)(end - begin), sums_of(pass, begin), x + begin * 2 * steps, part + pass * kPartElements, 2 * steps,
+                                      from == 0, {next, ahead / (2 * steps)});
       }
       x += rows_ * 2 * steps;
     }
@@ -84,15 +87,22 @@ class WidePanel {
     }
   }
 
+  // What to prefetch during a multiplication: `bytes` with each element of a row.
+  struct Ahead {
+    const char* from;
+    size_t bytes;
+  };
+
   template <int ROWS>
-  static void add_rows(int rows, float* sums, const float* x, const float* weight, int depth, bool is_first) {
+  static void add_rows(int rows, float* sums, const float* x, const float* weight, int depth, bool is_first, Ahead ahead) {
     if constexpr (ROWS > 1) {
-      if (rows < ROWS) return add_rows<ROWS - 1>(rows, sums, x, weight, depth, is_first);
+      if (rows < ROWS) return add_rows<ROWS - 1>(rows, sums, x, weight, depth, is_first, ahead);
     }
     f32x16 c[ROWS][kAtOnce];
     TGI_UNROLL for (int m = 0; m < ROWS; m++)
         TGI_UNROLL for (int r = 0; r < kAtOnce; r++) c[m][r] = is_first ? zero() : load(sums + m * kWidth + r * 16);
     for (int k = 0; k < depth; k++, weight += kWidth) {
+      prefetch(ahead.from + (size_t)k * ahead.bytes);
       f32x16 b[kAtOnce];
       TGI_UNROLL for (int r = 0; r < kAtOnce; r++) b[r] = load(weight + r * 16);
       TGI_UNROLL for (int m = 0; m < ROWS; m++) {
@@ -125,10 +135,10 @@ void multiply_wide_panels(const Gemm& p, int from, int to, size_t first, size_t 
   unit* room = scratch.units.at_least(Bf12Lines::kRoom * 16);
   for (int panel = from; panel < to; panel++) {
     if (p.w.layout == Layout::bf12)
-      WidePanel<Op, BLOCKS, Bf12Lines>(p, panel, first, last, wide).run(Bf12Lines(p.w.data, panel, room, false), scratch);
+      WidePanel<Op, BLOCKS, Bf12Lines>(p, panel, first, last, wide).run(Bf12Lines(p.w.data, panel, room, false, 0), scratch);
     else
       WidePanel<Op, BLOCKS, DenseLines>(p, panel, first, last, wide)
-          .run(DenseLines((const unit*)p.w.data + (size_t)panel * p.w.steps * BLOCKS * 16, kAhead), scratch);
+          .run(DenseLines((const unit*)p.w.data + (size_t)panel * p.w.steps * BLOCKS * 16, 0), scratch);
   }
 }
 
