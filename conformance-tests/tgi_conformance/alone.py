@@ -85,13 +85,9 @@ class Alone:
         with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
             return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
 
-    def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone,
-        and Occupied while the device has no room for the session that must say."""
-        return self.rows(request, index + 1 - len(request.tokens))[index - len(request.tokens)]
-
     def rows(self, request: Request, count: int) -> list[Row]:
-        """`count` results or more, fewer only at the end of the longest row."""
+        """`count` results or more, fewer only at the end of the longest row. Raises Violation when the request fails alone, and
+        Occupied while the device has no room for the session that must say."""
         shift = phase(self._wanted.masks, request.id) if request.masked else None
         key = (
             *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
