@@ -89,7 +89,8 @@ def recorded(number: int) -> Recorded:
     capacity = session.warmup(plan, quiet)
     alone = Alone(target)
     judge, wanted = _Mute(alone, masks), Wanted(target.model, target.dtype, "", plan, masks)
-    lent = Lent(wanted, session, session.capabilities(), capacity, source)
+    declared = session.capabilities()
+    lent = Lent(wanted, session, declared, declared, capacity, source)
     play = SessionDriver(
         Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent
     )
