@@ -46,7 +46,7 @@ class Alone:
         self._target = target
         self._wanted = wanted or Wanted(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
-        self._others: dict[Wanted, Alone] = {}
+        self._others = {self._wanted: self}
 
     @property
     def where(self) -> str:
@@ -56,10 +56,13 @@ class Alone:
     def of(self, wanted: Wanted) -> Alone:
         """What requests make alone in other sessions."""
         wanted = replace(wanted, purpose="alone")
-        if wanted == self._wanted:
-            return self
-        target = self._target.on(wanted.model, wanted.dtype)
-        return self._others.setdefault(wanted, Alone(target, self.sessions, wanted))
+        if wanted not in self._others:
+            other = Alone(self._target.on(wanted.model, wanted.dtype), self.sessions, wanted)
+            for known, alone in self._others.items():
+                if replace(known, masks=wanted.masks) == wanted:  # their sessions are the same, and a key tells masks apart
+                    other._made = alone._made
+            self._others[wanted] = other
+        return self._others[wanted]
 
     @cached_property
     def declared(self) -> tuple[Capabilities, Capacity]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tgi_conformance.alone import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
+from tgi_conformance.masks import PHASES
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.verdict import NotReached, SuiteFault
@@ -111,6 +112,11 @@ class Stage:
         lent = self.play.lent
         self._next_doomed = lent.next_doomed = max(self._next_doomed, lent.next_doomed) + 1
         return self.request(prompt, id=self._next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
+
+    def repeat_masks(self) -> None:
+        """Give the next requests ids under which a mask source treats them as it treats those after any other call of this."""
+        rounds = -(-max(self._next_id, self.play.lent.next_id) // PHASES)
+        self._next_id = PHASES * rounds + 1
 
     def _new_id(self) -> int:
         """Return an id that the session has never seen."""

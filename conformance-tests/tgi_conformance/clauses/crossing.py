@@ -145,8 +145,9 @@ class Company:
     # rows
 
     def repeat(self) -> None:
-        """Make the requests that follow repeat those made from the start."""
+        """Make the requests that follow repeat those made from the start, under the same masks."""
         self._count = 0
+        self.stage.repeat_masks()
 
     def request(self, spec: Spec, length: int = 0, number: int = 0) -> Request:
         """Build a request from its spec; lengths and texts vary from one number to the next."""
