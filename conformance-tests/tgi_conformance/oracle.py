@@ -253,7 +253,7 @@ class Oracle:
             errors.append((UnknownRequest, f"a grant names row {min(strangers)}, which is not in this step"))
         takes = []
         for row in rows:
-            grant = by_id.get(row.request.id, Grant(row.request.id, 0 if row.owed else 1))
+            grant = by_id.get(row.request.id) or Grant(row.request.id, 0 if row.owed else 1)
             take, most = grant.take, row.owed or 1
             if grant.drafts:
                 errors += broken_draft_rules(grant, row.owed, self.capabilities, self.capacity)
@@ -267,7 +267,7 @@ class Oracle:
 
     def _step(self, rows: list[OracleRow], takes: list[int], grants: tuple[Grant, ...], errors: list[Why]) -> Expected:
         granted = {grant.request_id: grant for grant in grants}
-        given = [granted.get(row.request.id, Grant(row.request.id, take)) for row, take in zip(rows, takes, strict=True)]
+        given = [granted.get(row.request.id) or Grant(row.request.id, take) for row, take in zip(rows, takes, strict=True)]
         for row, take, grant in zip(rows, takes, given, strict=True):
             errors += self._row_rules(row, take, grant.blocks)
         total = sum(max(0, take) for take in takes)

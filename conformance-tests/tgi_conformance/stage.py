@@ -287,8 +287,8 @@ class Stage:
             if row.drafting:
                 grants.append(Grant(row.request.id, 0))
             elif not row.owed and not row.failed:
-                grant = replace(self.grant(row, 1 + len(given)), drafts=given)
-                grants += [grant] if given or any(grant.blocks) else []
+                grant = self.grant(row, 1 + len(given))
+                grants += [replace(grant, drafts=given)] if given else [grant] if any(grant.blocks) else []
         return tuple(grants)
 
     def _allocate(self, id: int, group: int, held: int, positions: int) -> list[int]:
@@ -297,5 +297,6 @@ class Stage:
         if count > len(free):
             raise NotReached(f"{count} blocks are needed for row {id}, {len(free)} are free")
         taken = [free.pop() for _ in range(count)]
-        self._held.setdefault(id, [[] for _ in self._free])[group] += taken
+        if taken:
+            self._held.setdefault(id, [[] for _ in self._free])[group] += taken
         return taken
