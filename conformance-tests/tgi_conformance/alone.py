@@ -46,6 +46,8 @@ class Alone:
         self._target = target
         self._wanted = wanted or Wanted(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
+        self.reckoned: set[object] = set()
+        """What was compared with the published formula already: keys of requests, with their results."""
         self._others = {self._wanted: self}
 
     @property
@@ -88,14 +90,18 @@ class Alone:
         with self.sessions.lending(target, Wanted(target.model, target.dtype, masks=ALTERNATING)) as lent:
             return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
 
-    def rows(self, request: Request, count: int) -> list[Row]:
-        """`count` results or more, fewer only at the end of the longest row. Raises Violation when the request fails alone, and
-        Occupied while the device has no room for the session that must say."""
+    def key(self, request: Request) -> Key:
+        """What its results depend on."""
         shift = phase(self._wanted.masks, request.id) if request.masked else None
-        key = (
+        return (
             *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
             *(shift, request.adapter),
         )
+
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """`count` results or more, fewer only at the end of the longest row. Raises Violation when the request fails alone, and
+        Occupied while the device has no room for the session that must say."""
+        key = self.key(request)
         if len(self._made.get(key, ())) < count:
             # one more than needed: sessions that count the same steps would hide a defect that depends on their number
             self._made[key] = self._run(request, count + (count > 1))

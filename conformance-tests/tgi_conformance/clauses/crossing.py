@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_conformance.alone import all_wants
+from tgi_conformance.alone import Alone, all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.lora import adapted_transcripts
@@ -261,10 +261,18 @@ class Company:
         self.reckon()
 
     def reckon(self) -> None:
-        """Compare the requests made so far with the formula."""
-        if (ask := self.ask) is not None:
-            self.scene.aside(lambda: reckon(self.stage, ask, self.requests))  # now, because a device may allow only one session
+        """Compare the requests made so far with the formula, once for the same results."""
+        ask, alone = self.ask, self.stage.play.judge.yardstick
+        if ask is not None and isinstance(alone, Alone):
+            found = {(alone.key(request), *self._results(request)): request for request in self.requests}
+            new = [request for key, request in found.items() if key not in alone.reckoned]
+            self.scene.aside(lambda: reckon(self.stage, ask, new))  # now, because a device may allow only one session
+            alone.reckoned.update(found)
         self.requests.clear()
+
+    def _results(self, request: Request) -> Iterator[object]:
+        for row in self.stage.play.results.get(request.id, ()):
+            yield row.tokens, row.logprobs, row.top, row.prompt_logprobs
 
 
 def _merged(one: Spec, other: Spec) -> Spec:
