@@ -46,7 +46,9 @@ class Alone:
         self._target = target
         self._wanted = wanted or SessionSpec(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
-        self._others: dict[SessionSpec, Alone] = {}
+        self.reckoned: set[object] = set()
+        """What was compared with the published formula already: keys of requests, with their results."""
+        self._others = {self._wanted: self}
 
     @property
     def where(self) -> str:
@@ -56,10 +58,13 @@ class Alone:
     def of(self, wanted: SessionSpec) -> Alone:
         """What requests make alone in other sessions."""
         wanted = replace(wanted, purpose="alone")
-        if wanted == self._wanted:
-            return self
-        target = self._target.on(wanted.model, wanted.dtype)
-        return self._others.setdefault(wanted, Alone(target, self.sessions, wanted))
+        if wanted not in self._others:
+            other = Alone(self._target.on(wanted.model, wanted.dtype), self.sessions, wanted)
+            for known, alone in self._others.items():
+                if replace(known, masks=wanted.masks) == wanted:  # their sessions are the same, and a key tells masks apart
+                    other._made = alone._made
+            self._others[wanted] = other
+        return self._others[wanted]
 
     @cached_property
     def declared(self) -> tuple[Capabilities, Capacity]:
@@ -87,18 +92,18 @@ class Alone:
         with self.sessions.lending(target, SessionSpec(target.model, target.dtype, masks=ALTERNATING)) as lent:
             return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
 
-    def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index` of the request's row. Raises Violation when the request fails alone,
-        and Occupied while the device has no room for the session that must say."""
-        return self.rows(request, index + 1 - len(request.tokens))[index - len(request.tokens)]
-
-    def rows(self, request: Request, count: int) -> list[Row]:
-        """`count` results or more, fewer only at the end of the longest row."""
+    def key(self, request: Request) -> Key:
+        """What its results depend on."""
         shift = phase(self._wanted.masks, request.id) if request.masked else None
-        key = (
+        return (
             *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
             *(shift, request.adapter),
         )
+
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """`count` results or more, fewer only at the end of the longest row. Raises Violation when the request fails alone, and
+        Occupied while the device has no room for the session that must say."""
+        key = self.key(request)
         if len(self._made.get(key, ())) < count:
             # one more than needed: sessions that count the same steps would hide a defect that depends on their number
             self._made[key] = self._run(request, count + (count > 1))

@@ -39,11 +39,8 @@ class Yardstick(Protocol):
     def where(self) -> str:
         """As in "alone it makes 7"."""
 
-    def row(self, request: Request, index: int) -> Row:
-        """The result that holds the token at `index`."""
-
     def rows(self, request: Request, count: int) -> list[Row]:
-        """The first results."""
+        """The first `count` results of a request, or more. Raises SuiteFault where it does not know as many."""
 
 
 def _ending(row: Row) -> str:
@@ -106,10 +103,10 @@ class RowJudge:
         for each in rows:
             results = self._waiting[each]
             last, row = results[-1]
-            if last.makes is not None:
-                self._yardstick.row(each.request, last.makes + len(row.tokens) - 1)
+            made = 0 if last.makes is None else last.makes + len(row.tokens) - len(each.request.tokens)
+            alone = self._yardstick.rows(each.request, made) if made else []
             for part, row in results:
-                self._compare(part, row)
+                self._compare(part, row, alone)
             del self._waiting[each]
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
@@ -202,13 +199,13 @@ class RowJudge:
             if not allows(index - len(request.tokens), token, phase(self._mask_kind, request.id)):
                 raise Violation("masks", f"row {request.id} made token {token} at {index}, which its mask forbids")
 
-    def _compare(self, part: Part, row: Row) -> None:
+    def _compare(self, part: Part, row: Row, alone: Sequence[Row]) -> None:
         """With what the request makes alone, token by token."""
         for place in range(len(row.tokens) if part.makes is not None else 0):
             at = slice(place, place + 1)
             one = Row(row.request_id, row.tokens[at], row.logprobs[at], row.top[at])
             index = (part.makes or 0) + place
-            self._token(part, index, one, self._yardstick.row(part.row.request, index))
+            self._token(part, index, one, alone[index - len(part.row.request.tokens)])
         self._prompt(part, row)
 
     def _left(self, part: Part) -> int | None:

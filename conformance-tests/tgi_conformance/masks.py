@@ -39,7 +39,6 @@ class Masks:
     vocab_size: int
     kind: str = ALTERNATING
     told: dict[int, list[int]] = field(default_factory=dict)
-    stopped: bool = False
     trouble: str = ""
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _incomplete: set[int] = field(default_factory=set)
@@ -48,6 +47,10 @@ class Masks:
 
     def __post_init__(self) -> None:
         self._open.set()
+
+    def act_as(self, kind: str) -> None:
+        """Be of another kind from now on, for a scenario that has not begun."""
+        self.kind, self.trouble = kind, ""
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
         """Packed bits, as `MaskSource` says."""
@@ -94,7 +97,7 @@ class Masks:
         made = self.told.setdefault(row.request_id, [])
         made += row.tokens
         words = -(-self.vocab_size // 32)
-        if row.request_id >= DOOMED and len(made) >= AFTER and not self.stopped:
+        if row.request_id >= DOOMED and len(made) >= AFTER:
             if self.kind == BREAKING:
                 raise OutOfMemory("the suite makes this step fail")
             if self.kind == LOSING:

@@ -153,10 +153,7 @@ class Oracle:
         """Return how this call itself would break the contract, or "". Such a call proves nothing about a backend."""
         if isinstance(call, Prefill | Decode) and len(self.steps) >= self.capacity.in_flight:
             return "more unread steps than in_flight"
-        if (
-            isinstance(call, Prefill)
-            and {request.id for request in call.batch if request.id not in self._live_ids()} & self.used_ids
-        ):
+        if isinstance(call, Prefill) and ({request.id for request in call.batch} & self.used_ids) - self._live_ids():
             return "a request id is reused"
         if isinstance(call, Read) and call.step in self.given_up:
             return "a step that was given up must not be read"
@@ -169,8 +166,10 @@ class Oracle:
 
     def _shares_blocks(self, call: Prefill | Decode) -> bool:
         """Return whether a second row gets a block that is not part of its owner's computed prefix."""
+        live = self.rows
+        granted = {grant.request_id for grant in call.grants}
         for group in range(len(self.capacity.groups)):
-            owned = {block for row in self.rows for block in row.blocks[group]}
+            owned = {block for row in live for block in row.blocks[group]}
             asked = [grant.blocks[group] for grant in call.grants if len(grant.blocks) > group]
             if isinstance(call, Prefill):
                 size = self.capacity.groups[group].block_size
@@ -178,13 +177,7 @@ class Oracle:
                     request.blocks[group][request.cached // size :] for request in call.batch if len(request.blocks) > group
                 ]
             flat = [block for blocks in asked for block in set(blocks)]
-            own = {
-                block
-                for grant in call.grants
-                for row in self.rows
-                if row.request.id == grant.request_id
-                for block in row.blocks[group]
-            }
+            own = {block for row in live if row.request.id in granted for block in row.blocks[group]}
             if len(set(flat)) < len(flat) or set(flat) & (owned - own):
                 return True
         return False
@@ -260,7 +253,7 @@ class Oracle:
             errors.append((UnknownRequest, f"a grant names row {min(strangers)}, which is not in this step"))
         takes = []
         for row in rows:
-            grant = by_id.get(row.request.id, Grant(row.request.id, 0 if row.owed else 1))
+            grant = by_id.get(row.request.id) or Grant(row.request.id, 0 if row.owed else 1)
             take, most = grant.take, row.owed or 1
             if grant.drafts:
                 errors += broken_draft_rules(grant, row.owed, self.capabilities, self.capacity)
@@ -274,7 +267,7 @@ class Oracle:
 
     def _step(self, rows: list[OracleRow], takes: list[int], grants: tuple[Grant, ...], errors: list[Why]) -> Expected:
         granted = {grant.request_id: grant for grant in grants}
-        given = [granted.get(row.request.id, Grant(row.request.id, take)) for row, take in zip(rows, takes, strict=True)]
+        given = [granted.get(row.request.id) or Grant(row.request.id, take) for row, take in zip(rows, takes, strict=True)]
         for row, take, grant in zip(rows, takes, given, strict=True):
             errors += self._row_rules(row, take, grant.blocks)
         total = sum(max(0, take) for take in takes)
@@ -305,13 +298,13 @@ class Oracle:
             yield InvalidRequest, f"row {id} needs one tuple of blocks per cache group"
             return
         for index, group in enumerate(self.capacity.groups):
-            new = more[index] if more else ()
-            table = [*row.blocks[index], *new] if index < len(row.blocks) else list(new)
-            if any(not 1 <= block <= group.num_blocks for block in table):
-                yield InvalidRequest, f"row {id} has a block id outside 1…{group.num_blocks}"
-            if len(set(table)) < len(table):
-                yield InvalidRequest, f"row {id} has the same block twice"
-            if len(table) * group.block_size < end:
+            held, new = row.blocks[index] if index < len(row.blocks) else [], more[index] if more else ()
+            if new or row.done == row.request.cached:  # the blocks of a row that has run were judged when it got them
+                if any(not 1 <= block <= group.num_blocks for block in (*held, *new)):
+                    yield InvalidRequest, f"row {id} has a block id outside 1…{group.num_blocks}"
+                if len({*held, *new}) < len(held) + len(new):
+                    yield InvalidRequest, f"row {id} has the same block twice"
+            if (len(held) + len(new)) * group.block_size < end:
                 yield InvalidRequest, f"row {id}: its blocks do not cover position {end - 1}"
 
     # state changes

@@ -45,7 +45,7 @@ def logprobs(scores: Scores) -> Scores:
     return {token: score - norm for token, score in scores.items()}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def green(previous: int, vocab_size: int, share: float) -> frozenset[int]:
     """Return the greenlist after a token: the head of the vocabulary, shuffled by MT19937 with the seed 15485863 times the token."""
     words = [15485863 * previous % 2**32]

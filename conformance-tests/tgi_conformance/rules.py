@@ -51,9 +51,8 @@ def broken_rules(request: Request, capabilities: Capabilities, capacity: Capacit
     for broken, why in _ranges(request, capabilities, capacity):
         if broken:
             yield InvalidRequest, f"request {request.id}: {why}"
-    for broken, why in _sampling_ranges(request.sampling):
-        if broken:
-            yield InvalidRequest, f"request {request.id}: {why}"
+    for why in _out_of_range(request.sampling):
+        yield InvalidRequest, f"request {request.id}: {why}"
 
 
 def broken_draft_rules(
@@ -85,7 +84,7 @@ def _ranges(request: Request, capabilities: Capabilities, capacity: Capacity) ->
     yield request.want.top_n < 0, f"top_n {request.want.top_n}"
 
 
-def _sampling_ranges(how: Sampling) -> Iterator[tuple[bool, str]]:
+def _out_of_range(how: Sampling) -> Iterator[str]:
     for spec in SAMPLING:
-        if spec.range is not None:
-            yield not all(map(spec.range.holds, spec.numbers(how))), f"{spec.name} {spec.of(how)}"
+        if spec.range is not None and not all(map(spec.range.holds, spec.numbers(how))):
+            yield f"{spec.name} {spec.of(how)}"

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from tgi_conformance.alone import Alone
 from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
-from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, OWN, SLOW
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Occupied
@@ -51,10 +50,7 @@ class Scene:
     def play(self, setup: Setup, *, fresh: bool = False, shared: bool = False) -> SessionDriver:
         """Return a driver for an empty session."""
         self.leave()
-        planned = setup.plan is not None and not shared
-        special = (
-            planned or setup.masks not in (None, ALTERNATING, OWN, SLOW, BREAKING, FAILING) or setup.ranks > 1
-        )  # no other scenario uses such a session
+        special = (setup.plan is not None and not shared) or setup.ranks > 1  # no other scenario uses such a session
         play = SessionDriver.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
         self.plays.append(play)
         return play

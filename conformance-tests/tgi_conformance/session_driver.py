@@ -117,7 +117,8 @@ class SessionDriver:
         lent, self._lent = self._lent, None
         if lent is None:
             return
-        if self.fresh or self.failed or not self._emptied(lent.session):
+        lost = self.setup.masks == LOSING
+        if self.fresh or self.failed or lost or not self._emptied(lent.session):
             self.alone.sessions.drop(lent)
         else:
             self.alone.sessions.give_back(lent)
@@ -301,7 +302,7 @@ class SessionDriver:
 
     def _breaks(self, expected: Expected) -> bool:
         """Whether the suite makes this step fail."""
-        if self.setup.masks not in (BREAKING, LOSING) or self.masks is None or self.masks.stopped:
+        if self.setup.masks not in (BREAKING, LOSING) or self.masks is None:
             return False
         for part in expected.parts:
             request = part.row.request

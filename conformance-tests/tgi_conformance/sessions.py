@@ -38,7 +38,10 @@ class Occupied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """What distinguishes sessions. `purpose` separates the yardstick's from the scenarios' if the device has room for both."""
+    """What distinguishes sessions. `purpose` separates the yardstick's from the scenarios' if the device has room for both.
+
+    A session with a mask source serves every kind of masks: the source is the suite's own, and acts as it is told.
+    """
 
     model: Path
     dtype: str
@@ -55,6 +58,8 @@ class LentSession:
 
     wanted: SessionSpec
     session: Session
+    declared: Capabilities
+    """What it declared before warmup."""
     capabilities: Capabilities
     capacity: Capacity
     masks: Masks | None
@@ -89,6 +94,8 @@ class Sessions:
         """Return an idle session or a new one. Raises Occupied if one in use would have to be closed, or the backend's
         BackendError."""
         lent = (None if fresh else self._kept(wanted)) or self.admit(lambda: _opened(target, wanted, self._second))
+        if lent.masks is not None and wanted.masks is not None:
+            lent.masks.act_as(wanted.masks)
         lent.uses += 1
         self._busy.append(lent)
         return lent
@@ -142,7 +149,7 @@ class Sessions:
 
     def _kept(self, wanted: SessionSpec) -> LentSession | None:
         for lent in reversed(self._idle):
-            if lent.wanted == wanted or (self.room == 1 and _serves(lent.wanted, wanted)):
+            if _serves(lent.wanted, wanted, only=self.room == 1):
                 self._idle.remove(lent)
                 return lent
         return None
@@ -157,10 +164,13 @@ class Sessions:
         close(self._idle.pop(0).session)
 
 
-def _serves(there: SessionSpec, wanted: SessionSpec) -> bool:
-    """Return whether one session can serve both purposes: a mask source does not affect unmasked requests run alone."""
-    masks = None if wanted.purpose and wanted.masks is None else there.masks
-    return replace(there, purpose="", masks=masks) == replace(wanted, purpose="")
+def _serves(there: SessionSpec, wanted: SessionSpec, *, only: bool) -> bool:
+    """Return whether a session can be used as the one that is wanted. The `only` session of a device serves both purposes, and its mask
+    source does not affect unmasked requests that run alone."""
+    masked = there.masks is not None
+    if masked != (wanted.masks is not None) and not (only and masked and wanted.purpose):
+        return False
+    return replace(there, purpose=wanted.purpose if only else there.purpose, masks=wanted.masks) == wanted
 
 
 def _opened(target: Target, wanted: SessionSpec, second: SecondRank) -> LentSession:
@@ -169,8 +179,9 @@ def _opened(target: Target, wanted: SessionSpec, second: SecondRank) -> LentSess
     grouped = wanted.ranks > 1
     session = target.opened(lambda: open_group(target, second)) if grouped else target.session(masks, wanted.adapters)
     try:
+        declared = session.capabilities()
         capacity = target.warm(session, wanted.plan)
-        return LentSession(wanted, session, session.capabilities(), capacity, masks)
+        return LentSession(wanted, session, declared, session.capabilities(), capacity, masks)
     except BaseException:
         close(session)
         raise

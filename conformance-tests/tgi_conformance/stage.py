@@ -11,6 +11,7 @@ from typing import Any
 
 from tgi_conformance.alone import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
+from tgi_conformance.masks import PHASES
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.verdict import NotReached, SuiteFault
@@ -111,6 +112,11 @@ class Stage:
         lent = self.play.lent
         self._next_doomed = lent.next_doomed = max(self._next_doomed, lent.next_doomed) + 1
         return self.request(prompt, id=self._next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
+
+    def repeat_masks(self) -> None:
+        """Give the next requests ids under which a mask source treats them as it treats those after any other call of this."""
+        rounds = -(-max(self._next_id, self.play.lent.next_id) // PHASES)
+        self._next_id = PHASES * rounds + 1
 
     def _new_id(self) -> int:
         """Return an id that the session has never seen."""
@@ -281,8 +287,8 @@ class Stage:
             if row.drafting:
                 grants.append(Grant(row.request.id, 0))
             elif not row.owed and not row.failed:
-                grant = replace(self.grant(row, 1 + len(given)), drafts=given)
-                grants += [grant] if given or any(grant.blocks) else []
+                grant = self.grant(row, 1 + len(given))
+                grants += [replace(grant, drafts=given)] if given else [grant] if any(grant.blocks) else []
         return tuple(grants)
 
     def _allocate(self, id: int, group: int, held: int, positions: int) -> list[int]:
@@ -291,5 +297,6 @@ class Stage:
         if count > len(free):
             raise NotReached(f"{count} blocks are needed for row {id}, {len(free)} are free")
         taken = [free.pop() for _ in range(count)]
-        self._held.setdefault(id, [[] for _ in self._free])[group] += taken
+        if taken:
+            self._held.setdefault(id, [[] for _ in self._free])[group] += taken
         return taken

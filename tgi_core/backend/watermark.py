@@ -20,6 +20,9 @@ _WORD = 0xFFFFFFFF
 _STATE, _SHIFT = 624, 397
 _UPPER, _LOWER, _TWIST = 0x80000000, 0x7FFFFFFF, 0x9908B0DF
 
+_SMALL = 1024
+"""Largest vocabulary of which the greenlists after all tokens are kept."""
+
 
 def mt19937(seed: int) -> Iterator[int]:
     """32-bit outputs of MT19937 from the low 32 bits of `seed`, initialized as by `init_genrand`."""
@@ -29,8 +32,7 @@ def mt19937(seed: int) -> Iterator[int]:
     while True:
         for place in range(_STATE):
             mixed = state[place] & _UPPER | state[(place + 1) % _STATE] & _LOWER
-            state[place] = state[(place + _SHIFT) % _STATE] ^ mixed >> 1 ^ (_TWIST if mixed & 1 else 0)
-        for word in state:
+            word = state[place] = state[(place + _SHIFT) % _STATE] ^ mixed >> 1 ^ (_TWIST if mixed & 1 else 0)
             word ^= word >> 11
             word ^= word << 7 & 0x9D2C5680
             word ^= word << 15 & 0xEFC60000
@@ -46,10 +48,16 @@ def permutation(seed: int, size: int, count: int) -> list[int]:
     return order[:count]
 
 
-@lru_cache(maxsize=64)
 def greenlist(previous: int, vocab_size: int, gamma: float) -> frozenset[int]:
     """Token ids that the watermark favours after the token `previous`: int(vocab_size × gamma) of them."""
+    return (_kept if vocab_size <= _SMALL else _some_kept)(previous, vocab_size, gamma)
+
+
+def _drawn(previous: int, vocab_size: int, gamma: float) -> frozenset[int]:
     return frozenset(permutation(HASH_KEY * previous, vocab_size, int(vocab_size * gamma)))
+
+
+_kept, _some_kept = lru_cache(maxsize=4096)(_drawn), lru_cache(maxsize=64)(_drawn)
 
 
 def z_score(tokens: Sequence[int], vocab_size: int, gamma: float, distinct: bool = False) -> float:

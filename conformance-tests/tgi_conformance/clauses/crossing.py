@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_conformance.alone import all_wants
+from tgi_conformance.alone import Alone, all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.lora import adapted_transcripts
@@ -145,8 +145,9 @@ class Company:
     # rows
 
     def repeat(self) -> None:
-        """Make the requests that follow repeat those made from the start."""
+        """Make the requests that follow repeat those made from the start, under the same masks."""
         self._count = 0
+        self.stage.repeat_masks()
 
     def request(self, spec: Spec, length: int = 0, number: int = 0) -> Request:
         """Build a request from its spec; lengths and texts vary from one number to the next."""
@@ -260,10 +261,18 @@ class Company:
         self.reckon()
 
     def reckon(self) -> None:
-        """Compare the requests made so far with the formula."""
-        if (ask := self.ask) is not None:
-            self.scene.aside(lambda: reckon(self.stage, ask, self.requests))  # now, because a device may allow only one session
+        """Compare the requests made so far with the formula, once for the same results."""
+        ask, alone = self.ask, self.stage.play.judge.yardstick
+        if ask is not None and isinstance(alone, Alone):
+            found = {(alone.key(request), *self._results(request)): request for request in self.requests}
+            new = [request for key, request in found.items() if key not in alone.reckoned]
+            self.scene.aside(lambda: reckon(self.stage, ask, new))  # now, because a device may allow only one session
+            alone.reckoned.update(found)
         self.requests.clear()
+
+    def _results(self, request: Request) -> Iterator[object]:
+        for row in self.stage.play.results.get(request.id, ()):
+            yield row.tokens, row.logprobs, row.top, row.prompt_logprobs
 
 
 def _merged(one: Spec, other: Spec) -> Spec:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tgi_conformance.clause import clause
 from tgi_conformance.fields import a_later_field
 from tgi_conformance.scene import Scene
+from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import Stage
 from tgi_conformance.target import close, small_plan
 from tgi_conformance.verdict import Level, Violation
@@ -35,15 +36,10 @@ _SHARE = 0.02
 )
 def capabilities(scene: Scene) -> None:
     """Ask before and after warmup."""
-    session = scene.opened(scene.target.session)
-    try:
-        declared = session.capabilities()
-        scene.target.warm(session)
-        if session.capabilities() != declared:
-            raise Violation("constant", f"capabilities changed: {declared}, then {session.capabilities()}")
-    finally:
-        close(session)
-    _sensible(declared)
+    lent = scene.play(Setup()).lent
+    if lent.capabilities != lent.declared:
+        raise Violation("constant", f"capabilities changed: {lent.declared}, then {lent.capabilities}")
+    _sensible(lent.declared)
 
 
 def _sensible(declared: Capabilities) -> None:

@@ -89,7 +89,8 @@ def recorded(number: int) -> Recorded:
     capacity = session.warmup(plan, quiet)
     alone = Alone(target)
     judge, wanted = _Mute(alone, masks), SessionSpec(target.model, target.dtype, "", plan, masks)
-    lent = LentSession(wanted, session, session.capabilities(), capacity, source)
+    declared = session.capabilities()
+    lent = LentSession(wanted, session, declared, declared, capacity, source)
     play = SessionDriver(
         Setup(plan, masks), Oracle(lent.capabilities, capacity), judge, Counter(), alone, True, target, wanted, lent
     )

@@ -70,19 +70,14 @@ class Golden:
         """How a message names this yardstick."""
         return f"in the golden transcript of {self.name}"
 
-    def row(self, request: Request, index: int) -> Row:
-        """Return the result with the token at position `index`. Raises SuiteFault beyond the transcript."""
-        case = self._case(request)
-        if index - request.prompt_len >= len(case.tokens):
+    def rows(self, request: Request, count: int) -> list[Row]:
+        """Return the remaining results of a case, with what the request wants of them. Raises SuiteFault beyond the transcript."""
+        case, done = self._case(request), len(request.tokens) - request.prompt_len
+        if done + count > len(case.tokens):
             made = f"{len(case.tokens)} tokens, but the scenario runs further"
             raise SuiteFault(
                 f"the yardstick is too short, which is not the fault of the backend: {case.id} {self.where} has {made}"
             )
-        return _row(request.want, case, index - request.prompt_len, index - len(request.tokens))
-
-    def rows(self, request: Request, count: int) -> list[Row]:
-        """Return the remaining results of a case, with what the request wants of them."""
-        case, done = self._case(request), len(request.tokens) - request.prompt_len
         return [_row(request.want, case, index, index - done) for index in range(done, len(case.tokens))]
 
     def _case(self, request: Request) -> Case:
