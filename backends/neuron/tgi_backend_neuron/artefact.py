@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tgi_backend_neuron.failures import neuron_errors
 from tgi_backend_neuron.finding import installed
 from tgi_core.backend import Progress, Unsupported
@@ -118,6 +116,7 @@ def _kept(model: Path, wanted: Wanted, cache: CompileCache, progress: Progress) 
 
 
 def _exported(model: Path, wanted: Wanted, progress: Progress, load_weights: bool) -> Any:
+    import torch
     from optimum.neuron import NeuronModelForCausalLM
     from transformers import AutoConfig
 
