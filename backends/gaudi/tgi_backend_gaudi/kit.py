@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +11,7 @@ import torch
 from tgi_backend_gaudi.attention import BLOCK_SIZES, FusedAttention, HabanaAttention
 from tgi_backend_gaudi.runtime import FAILURES, HabanaRuntime
 from tgi_core.backend import Kernel, Progress, Unsupported
+from tgi_core.engine.accelerator.finding import installed
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
@@ -47,7 +47,7 @@ class GaudiKit(AcceleratorKit):
         """Versions, the chip, and whether layers are compiled alone."""
         return {
             "torch": torch.__version__,
-            "habana-torch-plugin": _version("habana-torch-plugin"),
+            "habana-torch-plugin": installed("habana-torch-plugin") or "not installed",
             "chip": self.runtime.get_device_name(self.device),
             "regions": "steps" if self._switched("regions") else "layers",
         }
@@ -87,10 +87,3 @@ class GaudiKit(AcceleratorKit):
     def default_step_tokens(self) -> int:
         """The largest chunk beside all decode rows."""
         return 1056
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tgi_backend_neuron.failures import neuron_errors
-from tgi_backend_neuron.finding import installed
 from tgi_core.backend import Progress, Unsupported
+from tgi_core.engine.accelerator.finding import installed
 from tgi_core.engine.compile_cache import MANIFEST, CompileCache
 from tgi_core.model_files import read_json, text_config
 

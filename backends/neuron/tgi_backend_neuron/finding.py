@@ -6,11 +6,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tgi_core.backend import Probe, ProbeStatus
-from tgi_core.engine.accelerator.finding import proven
+from tgi_core.engine.accelerator.finding import installed, proven
 
 ROOT = Path("/")
 """Where the system's files are."""
@@ -55,14 +54,6 @@ class Machine:
 
     def __str__(self) -> str:
         return f"{self.instance}, {self.devices} Neuron devices, {len(self.cores)} cores"
-
-
-def installed(name: str) -> str:
-    """An installed distribution's version, or ""."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:

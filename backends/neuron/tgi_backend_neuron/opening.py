@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
-from tgi_backend_neuron.finding import Machine, busy_cores, find_machine, installed
+from tgi_backend_neuron.finding import Machine, busy_cores, find_machine
 from tgi_core.backend import Feature, Kernel, OpenOptions, Progress
 from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
+from tgi_core.engine.accelerator.finding import installed
 from tgi_core.engine.weights.sizes import check_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_settings, read_json, text_config
