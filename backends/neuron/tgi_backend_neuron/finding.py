@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from tgi_core.backend import Probe, ProbeStatus
+from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
 from tgi_core.engine.accelerator.finding import installed, proven
 
 ROOT = Path("/")
@@ -97,6 +98,17 @@ def busy_cores(machine: Machine) -> set[int]:
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
     held = [int(file.read_text(encoding="ascii").strip() or 0) for file in files]
     return {place * count // len(held) for place, num_bytes in enumerate(held) if num_bytes}
+
+
+@cache
+def check_free(machine: Machine, cores: int) -> None:
+    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
+    busy = busy_cores(machine) & set(machine.cores)
+    if len(machine.cores) - len(busy) < cores:
+        raise DeviceBusy(
+            f"{machine.instance}: {cores} Neuron cores are needed, and of {len(machine.cores)} another process holds "
+            f"{', '.join(map(str, sorted(busy)))}; neuron-ls shows which, NEURON_RT_VISIBLE_CORES chooses others"
+        )
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:

@@ -7,14 +7,13 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tgi_backend_neuron.artefact import CONFIG, Wanted, is_compiled, loaded
-from tgi_backend_neuron.finding import Machine, busy_cores, find_machine
+from tgi_backend_neuron.finding import Machine, check_free, find_machine
 from tgi_core.backend import Feature, Kernel, OpenOptions, Progress
-from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
+from tgi_core.backend.errors import DeviceLost, InvalidModel, OutOfMemory, Unsupported
 from tgi_core.engine.accelerator.finding import installed
 from tgi_core.engine.weights.sizes import check_model
 from tgi_core.errors import StartupError
@@ -146,17 +145,6 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
     lacking = {Feature.PROMPT_LOGPROBS, *((Feature.TENSOR_PARALLEL,) if len(machine.cores) == 1 else ())}
     session.declare(features=session.capabilities().features - lacking)
     return session
-
-
-@cache
-def check_free(machine: Machine, cores: int) -> None:
-    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
-    busy = busy_cores(machine) & set(machine.cores)
-    if len(machine.cores) - len(busy) < cores:
-        raise DeviceBusy(
-            f"{machine.instance}: {cores} Neuron cores are needed, and of {len(machine.cores)} another process holds "
-            f"{', '.join(map(str, sorted(busy)))}; neuron-ls shows which, NEURON_RT_VISIBLE_CORES chooses others"
-        )
 
 
 def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str]) -> str:
