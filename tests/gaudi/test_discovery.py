@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tgi_backend_gaudi import discovery
+from tgi_backend_gaudi import discovery, driver
 from tgi_backend_gaudi.discovery import check_free, find_modules, probe
 
 from tests.accelerators.machines import install_torch, write
@@ -100,4 +103,28 @@ def test_taken(root: Path) -> None:
         (root / f"proc/{process}/fd").mkdir()
         (root / f"proc/{process}/fd/7").symlink_to(f"/dev/accel/{device}")
     with pytest.raises(DeviceBusy, match=r"/dev/accel/accel0 by process 41 \(python\); /dev/accel/accel1 by process 42 .*hl-smi"):
+        check_free()
+
+
+def test_held_by_this_process(root: Path) -> None:
+    """A second session of a process finds the device that it holds already."""
+    gaudi(root)
+    (root / f"proc/{os.getpid()}/fd").mkdir(parents=True)
+    (root / f"proc/{os.getpid()}/fd/7").symlink_to("/dev/accel/accel0")
+    check_free()
+
+
+@pytest.mark.parametrize("request_number", driver.INFO_REQUESTS)
+@pytest.mark.parametrize(("state", "held"), [((1, 0), True), ((1, 1), False), ((0, 0), False)])
+def test_held_by_a_process_that_cannot_be_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch, request_number: int, state: tuple[int, int], held: bool
+) -> None:
+    """A process that cannot be seen: the driver says that there is one, by either number of the request; one that is leaving is none."""
+    from habanalabs import answer
+
+    gaudi(root)
+    check_free()  # a file that is no device says nothing
+    monkeypatch.setattr(driver.fcntl, "ioctl", partial(answer, state=state, known=request_number))
+    refused = pytest.raises(DeviceBusy, match="/dev/accel/accel0 by a process of another container or user; hl-smi")
+    with refused if held else nullcontext():
         check_free()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tgi_backend_gaudi.kit import GaudiKit
-from tgi_backend_gaudi.runtime import HabanaRuntime
+from tgi_backend_gaudi.runtime import FAILURES, HabanaRuntime, acquire
 
 from tests.engine.static.test_compiling import Traffic
 from tests.engine.tiny_models import Schedule, open_cpu, ragged_schedule
@@ -100,7 +100,7 @@ def test_number_of_programs(positions: int, most: int) -> None:
 
 def test_torch_hpu_is_no_other_device_module() -> None:
     """The stand-in has the bridge's arities, which are not those of torch's other modules; the runtime stands between."""
-    kit, hpu = GaudiKit(ONE, 0.5), torch.hpu  # type: ignore[attr-defined]
+    kit, hpu = GaudiKit(acquire(ONE), 0.5), torch.hpu  # type: ignore[attr-defined]
     for call in (lambda: hpu.synchronize(kit.device), lambda: hpu.is_bf16_supported(including_emulation=False)):
         with pytest.raises(TypeError):
             call()
@@ -115,7 +115,7 @@ def test_torch_hpu_is_no_other_device_module() -> None:
 
 def test_dtypes() -> None:
     """bfloat16, whatever is stored, unless float32 is asked for."""
-    kit = GaudiKit(ONE, 0.5)
+    kit = GaudiKit(acquire(ONE), 0.5)
     assert kit.choose_dtype("auto", torch.float16) is kit.choose_dtype("bfloat16", torch.float32) is torch.bfloat16
     assert kit.choose_dtype("float32", torch.bfloat16) is torch.float32
     with pytest.raises(Unsupported, match="use bfloat16"):
@@ -151,11 +151,11 @@ def test_compile_cache(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_errors_of_the_bridge(text: str, kind: type[Exception] | None) -> None:
     """They are RuntimeErrors, told apart by text; what concerns nobody stays what it is."""
-    found: Any = device_failure(RuntimeError(text), GaudiKit.failures)
+    found: Any = device_failure(RuntimeError(text), FAILURES)
     assert found is None if kind is None else type(found) is kind and text in str(found)
 
 
 def test_more_ranks_than_devices() -> None:
     """Named with both numbers."""
     with pytest.raises(Unsupported, match="--num-shard 4: rank 2 needs a device of its own, and 2 can be used"):
-        GaudiKit(Group(2, 4, "file:nowhere", 2, 4), 0.9)
+        acquire(Group(2, 4, "file:nowhere", 2, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,27 @@ def started(folder: Path, stack: Path | None, **more: str) -> str:
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     return line
+
+
+_OPEN = """
+import sys
+from tgi_backend_gaudi import plugin
+from tgi_core.backend import BackendError, OpenOptions
+try:
+    plugin.backend_open(OpenOptions(sys.argv[1]), lambda *progress: None)
+except BackendError as error:
+    print(type(error).__name__, *[name for name in sys.argv[2:] if name in sys.modules])
+"""
+
+
+def refused(folder: Path, model: Path, modules: tuple[str, ...], **more: str) -> list[str]:
+    """The kind of error that opening a model ends with, and which of these modules it has imported."""
+    extra = {**environment(folder, folder / "machine"), **more}
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN, str(model), *modules], env=extra, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def test_no_software(tmp_path: Path) -> None:
@@ -41,6 +63,20 @@ def test_a_device_that_is_held(tmp_path: Path) -> None:
     (machine / "proc/41/comm").write_text("python\n")
     (machine / "proc/41/fd/3").symlink_to("/dev/accel/accel0")
     assert "the Gaudi device is taken: /dev/accel/accel0 by process 41 (python)" in started(tmp_path, PACKAGES)
+
+
+def test_a_device_that_somebody_else_holds(tmp_path: Path, llama: Path) -> None:
+    """By a process that cannot be seen: the driver says so, before torch is loaded."""
+    gaudi(tmp_path / "machine")
+    assert "/dev/accel/accel0 by a process of another container or user; hl-smi" in started(tmp_path, PACKAGES, STANDIN_HELD="1")
+    assert refused(tmp_path, llama, ("torch", "numpy", "transformers"), STANDIN_HELD="1") == ["DeviceBusy"]
+
+
+def test_a_device_that_cannot_be_acquired(tmp_path: Path, llama: Path) -> None:
+    """The bridge is asked before the engine is imported, and the model read."""
+    gaudi(tmp_path / "machine")
+    modules = ("transformers", "tgi_backend_gaudi.kit", "tgi_core.engine.static.session", "tgi_core.engine.decoder.weights")
+    assert refused(tmp_path, llama, ("torch", *modules), STANDIN_TAKEN="1") == ["DeviceBusy", "torch"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tgi_backend_neuron import discovery, opening
+from tgi_backend_neuron import discovery
 
 from tests.engine.tiny_models import save_tiny
 from tests.neuron.standin import LEGACY, PACKAGES, make_machine, make_packages
@@ -22,9 +22,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(make_packages(tmp_path / "site", LEGACY)))
     for name in [name for name in os.environ if name.startswith(("HF_NUM", "HF_AUTO", "NEURON_RT"))]:
         monkeypatch.delenv(name)
-    opening.check_free.cache_clear()
+    discovery.check_free.cache_clear()
     yield root
-    opening.check_free.cache_clear()
+    discovery.check_free.cache_clear()
 
 
 @pytest.fixture(scope="session")

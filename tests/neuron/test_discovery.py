@@ -10,6 +10,7 @@ from tgi_backend_neuron.discovery import busy_cores, find_machine, probe, probe_
 
 from tests.neuron.standin import LEGACY, NATIVE, make_machine, make_packages
 from tgi_core.backend import Probe, ProbeStatus
+from tgi_core.engine.accelerator.discovery import installed
 
 
 def probed(
@@ -115,4 +116,4 @@ def test_busy_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: s
 def test_installed_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read from what pip leaves; nothing is imported."""
     monkeypatch.syspath_prepend(str(make_packages(tmp_path, {"torch-neuronx": "2.8.0.2.10"})))
-    assert discovery.installed("torch-neuronx") == "2.8.0.2.10" and discovery.installed("neuronx-cc") == ""
+    assert installed("torch-neuronx") == "2.8.0.2.10" and installed("neuronx-cc") == ""

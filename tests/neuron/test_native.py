@@ -19,6 +19,7 @@ from tgi_core.backend import (
     CacheKind,
     Capacity,
     CompileFailed,
+    DeviceBusy,
     DeviceLost,
     Feature,
     InvalidModel,
@@ -33,6 +34,7 @@ from tgi_core.engine.static.buckets import Buckets
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Trn2 instance with TorchNeuron."""
+    discovery.check_free.cache_clear()
     monkeypatch.setattr(discovery, "ROOT", make_machine(tmp_path / "machine", "trn2.stand-in"))
     monkeypatch.syspath_prepend(str(PACKAGES))
     monkeypatch.syspath_prepend(str(make_packages(tmp_path / "site", NATIVE)))
@@ -99,6 +101,13 @@ def test_a_device_that_fails(text: str, raised: type[Exception], monkeypatch: py
     monkeypatch.setattr(runtime(), "synchronize", fail)
     with pytest.raises(raised, match=text):
         queue.record().wait()
+
+
+def test_cores_that_are_taken(tmp_path: Path, llama: Path) -> None:
+    """All by another process: the line says so, and how to find it."""
+    make_machine(tmp_path / "machine", "trn2.stand-in", busy=tuple(range(8)))
+    with pytest.raises(DeviceBusy, match="1 Neuron cores are needed, and of 4 another process holds 0, 1, 2, 3; neuron-ls"):
+        native_plugin.backend_open(OpenOptions(str(llama)), silent)
 
 
 def test_more_ranks_than_cores() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,34 @@ def test_serving(
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert expected in line
+
+
+_OPEN = """
+import sys
+from tgi_backend_neuron import plugin
+from tgi_core.backend import BackendError, OpenOptions, WarmupPlan
+from tgi_core.backend.session import Session
+def silent(*progress): pass
+try:
+    session = Session(plugin.backend_open(OpenOptions(sys.argv[1], memory_fraction=float(sys.argv[2])), silent), "neuron")
+    session.warmup(WarmupPlan(max_rows=4000000), silent)
+except BackendError as error:
+    print(type(error).__name__, *[name for name in ("torch", "torch._dynamo", "transformers", "optimum") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("busy", "share", "expected"),
+    [((1,), "0.9", ["DeviceBusy"]), ((), "1e-8", ["OutOfMemory"]), ((), "0.9", ["OutOfMemory", "torch"])],
+    ids=["taken", "weights", "slots"],
+)
+def test_what_is_known_without_torch(tmp_path: Path, llama: Path, busy: tuple[int, ...], share: str, expected: list[str]) -> None:
+    """A device that is taken and weights that do not fit are found before torch is imported, slots before any other library is."""
+    extra = environment(tmp_path, LEGACY, make_machine(tmp_path / "machine", busy=busy))
+    command = [sys.executable, "-c", _OPEN, str(llama), share]
+    done = subprocess.run(command, env=extra, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == expected
 
 
 @pytest.mark.usefixtures("machine")

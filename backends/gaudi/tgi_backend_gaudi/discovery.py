@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tgi_backend_gaudi.driver import in_use
 from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
 from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidden_by, probe_result, visible
 from tgi_core.engine.accelerator.torch_build import torch_build
@@ -60,23 +61,25 @@ def find_modules() -> list[Module]:
 
 
 def check_free() -> None:
-    """Raises DeviceBusy where other processes have every device open, as far as this one may see that; a device is one process's."""
-    modules = find_modules()
-    holders = {module.node: _holder(module.node) for module in modules}
+    """Raises DeviceBusy where other processes have every device open, as far as their files or the driver show it; a device is one
+    process's."""
+    holders = {module.node: _holder(module.node) for module in find_modules()}
     if all(holders.values()):
         raise DeviceBusy(
             f"the Gaudi device is taken: {'; '.join(f'{node} by {who}' for node, who in holders.items())}; hl-smi shows more"
         )
 
 
-def _holder(path: str) -> str:
+def _holder(node: str) -> str:
     for link in (ROOT / "proc").glob("[0-9]*/fd/*"):
         try:
-            if str(link.readlink()) == path:
-                return f"process {link.parts[-3]} ({_text(link.parents[1] / 'comm')})"
+            if str(link.readlink()) == node:
+                process = link.parts[-3]
+                return "" if process == str(os.getpid()) else f"process {process} ({_text(link.parents[1] / 'comm')})"
         except OSError:  # the process or its file is gone, or is another user's
             continue
-    return ""
+    control = ROOT / node[1:].replace("/accel/accel", "/accel/accel_controlD")
+    return "a process of another container or user" if in_use(control) else ""
 
 
 def required_torch() -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from tgi_backend_gaudi.attention import BLOCK_SIZES, FusedAttention, HabanaAttention
-from tgi_backend_gaudi.runtime import HabanaRuntime
-from tgi_core.backend import Group, Kernel, Progress, Unsupported
-from tgi_core.engine.accelerator.failures import FailureTexts
+from tgi_backend_gaudi.runtime import FAILURES, HabanaRuntime
+from tgi_core.backend import Kernel, Progress, Unsupported
+from tgi_core.engine.accelerator.discovery import installed
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
@@ -29,42 +28,16 @@ class GaudiKit(AcceleratorKit):
     """The Gaudi of one rank."""
 
     name = "gaudi"
-    device_type = "hpu"
     collectives = "hccl"
-    failures = FailureTexts(
-        busy=("device acquire failed", "device not found", "no device found", "device or resource busy"),
-        memory=("syn_out_of_resources", "synoutofresources", "failed to allocate", "allocation failed", "no free memory"),
-        tool="hl-smi",
-        compiler=("graph compile failed", "compilation failed", "synfailedcompile", "failed to compile"),
-        peers=("hccl", "remote rank"),
-        lost=("synstatus", "syndevicereset", "device reset", "device lost", "hardware error"),
-    )
+    failures = FAILURES
     rules = BucketRules()
     program_bytes = 80 << 20
     """vLLM's users report 20–30 GiB for 300 programs (vllm-gaudi 1736)."""
 
-    def __init__(self, group: Group, memory_fraction: float) -> None:
-        """Acquire the rank's device. Raises Unsupported, DeviceBusy."""
-        try:
-            import habana_frameworks.torch as habana
-        except (AssertionError, ImportError, OSError, RuntimeError) as error:
-            raise Unsupported(f"habana_frameworks cannot be imported: {' '.join(str(error).split())[:300]}") from error
-        if habana.utils.internal.is_lazy():
-            raise Unsupported("habana_frameworks was loaded in lazy mode before this backend: set PT_HPU_LAZY_MODE=0")
-        hpu: Any = torch.hpu  # type: ignore[attr-defined]
-        if group.local_rank >= (count := hpu.device_count()):
-            raise Unsupported(
-                f"--num-shard {group.world}: rank {group.local_rank} needs a device of its own, and {count} can be used"
-            )
-        if group.world > 1:
-            from habana_frameworks.torch.distributed import hccl
-
-            hccl.initialize_distributed_hpu(world_size=group.world, rank=group.rank, local_rank=group.local_rank)
-        try:
-            self.habana = HabanaRuntime(hpu)
-            super().__init__(0, memory_fraction, cast(Runtime, self.habana))  # it needs no streams
-        except RuntimeError as error:
-            raise self.translated(error) or error from error
+    def __init__(self, habana: HabanaRuntime, memory_fraction: float) -> None:
+        """Over the device that the process has acquired."""
+        self.habana, self.device_type = habana, habana.device_type
+        super().__init__(0, memory_fraction, cast(Runtime, habana))  # it needs no streams
 
     def queue(self) -> PlainQueue:
         """One step ahead, unless `TGI_GAUDI_RUN_AHEAD=off`."""
@@ -74,7 +47,7 @@ class GaudiKit(AcceleratorKit):
         """Versions, the chip, and whether layers are compiled alone."""
         return {
             "torch": torch.__version__,
-            "habana-torch-plugin": _version("habana-torch-plugin"),
+            "habana-torch-plugin": installed("habana-torch-plugin") or "not installed",
             "chip": self.runtime.get_device_name(self.device),
             "regions": "steps" if self._switched("regions") else "layers",
         }
@@ -114,10 +87,3 @@ class GaudiKit(AcceleratorKit):
     def default_step_tokens(self) -> int:
         """The largest chunk beside all decode rows."""
         return 1056
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"

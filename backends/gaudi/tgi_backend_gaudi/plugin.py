@@ -54,10 +54,13 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     if options.group.world == 1:  # else the others of this group hold some
         check_free()
     prepare(os.environ, options)
+    from tgi_backend_gaudi.runtime import acquire
+
+    device = acquire(options.group)
     from tgi_backend_gaudi.kit import GaudiKit
     from tgi_core.engine.static.session import open_static
 
-    return open_static(options, GaudiKit(options.group, options.memory_fraction), progress)
+    return open_static(options, GaudiKit(device, options.memory_fraction), progress)
 
 
 def prepare(environment: MutableMapping[str, str], options: OpenOptions) -> None:

@@ -1,4 +1,4 @@
-"""`torch.hpu` with the signatures of torch's other device modules, as far as the kit needs them, and the bridge's counters.
+"""Acquiring a Gaudi, and `torch.hpu` with the signatures of torch's other device modules, as far as the kit needs them.
 
 It has no `empty_cache`, its `synchronize` and `is_bf16_supported` take no argument, and a process has one device.
 """
@@ -10,9 +10,24 @@ from typing import Any
 
 import torch
 
+from tgi_core.backend import Group, Unsupported
+from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+
+FAILURES = FailureTexts(
+    busy=("device acquire failed", "device not found", "no device found", "device or resource busy"),
+    memory=("syn_out_of_resources", "synoutofresources", "failed to allocate", "allocation failed", "no free memory"),
+    tool="hl-smi",
+    compiler=("graph compile failed", "compilation failed", "synfailedcompile", "failed to compile"),
+    peers=("hccl", "remote rank"),
+    lost=("synstatus", "syndevicereset", "device reset", "device lost", "hardware error"),
+)
+
 
 class HabanaRuntime:
     """See `Runtime`."""
+
+    device_type = "hpu"
+    """torch's."""
 
     def __init__(self, hpu: Any) -> None:
         self._hpu = hpu
@@ -51,3 +66,31 @@ class HabanaRuntime:
     def compiled(self) -> int:
         """Recipes that were compiled in this process."""
         return int(dict(self._metrics.metric_global("graph_compilation").stats()).get("TotalNumber", 0))
+
+
+def acquire(group: Group) -> HabanaRuntime:
+    """Import the bridge, and acquire the rank's device. Raises Unsupported, DeviceBusy.
+
+    A device that cannot be acquired is found before the engine is imported and the model is read.
+    """
+    try:
+        import habana_frameworks.torch as habana
+    except (AssertionError, ImportError, OSError, RuntimeError) as error:
+        raise Unsupported(f"habana_frameworks cannot be imported: {' '.join(str(error).split())[:300]}") from error
+    if habana.utils.internal.is_lazy():
+        raise Unsupported("habana_frameworks was loaded in lazy mode before this backend: set PT_HPU_LAZY_MODE=0")
+    hpu: Any = torch.hpu  # type: ignore[attr-defined]
+    if group.local_rank >= (count := hpu.device_count()):
+        raise Unsupported(
+            f"--num-shard {group.world}: rank {group.local_rank} needs a device of its own, and {count} can be used"
+        )
+    if group.world > 1:
+        from habana_frameworks.torch.distributed import hccl
+
+        hccl.initialize_distributed_hpu(world_size=group.world, rank=group.rank, local_rank=group.local_rank)
+    runtime = HabanaRuntime(hpu)
+    try:
+        runtime.set_device(torch.device(runtime.device_type, 0))
+    except RuntimeError as error:
+        raise device_failure(error, FAILURES) or error from error
+    return runtime

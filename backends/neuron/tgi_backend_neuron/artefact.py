@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tgi_backend_neuron.discovery import installed
 from tgi_backend_neuron.failures import neuron_errors
 from tgi_core.backend import Progress, Unsupported
+from tgi_core.engine.accelerator.discovery import installed
 from tgi_core.engine.compile_cache import MANIFEST, CompileCache
 from tgi_core.model_files import read_json, text_config
 
@@ -118,6 +116,7 @@ def _kept(model: Path, wanted: ArtefactSpec, cache: CompileCache, progress: Prog
 
 
 def _exported(model: Path, wanted: ArtefactSpec, progress: Progress, load_weights: bool) -> Any:
+    import torch
     from optimum.neuron import NeuronModelForCausalLM
     from transformers import AutoConfig
 

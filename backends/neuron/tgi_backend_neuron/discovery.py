@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from pathlib import Path
 
-from tgi_core.backend import Probe, ProbeStatus
-from tgi_core.engine.accelerator.discovery import is_verified
+from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
+from tgi_core.engine.accelerator.discovery import installed, is_verified
 
 ROOT = Path("/")
 """Where the system's files are."""
@@ -57,14 +57,6 @@ class Machine:
         return f"{self.instance}, {self.devices} Neuron devices, {len(self.cores)} cores"
 
 
-def installed(name: str) -> str:
-    """An installed distribution's version, or ""."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
 def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:
     """What the driver shows; None where there is no device."""
     try:
@@ -106,6 +98,17 @@ def busy_cores(machine: Machine) -> set[int]:
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
     held = [int(file.read_text(encoding="ascii").strip() or 0) for file in files]
     return {place * count // len(held) for place, num_bytes in enumerate(held) if num_bytes}
+
+
+@cache
+def check_free(machine: Machine, cores: int) -> None:
+    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
+    busy = busy_cores(machine) & set(machine.cores)
+    if len(machine.cores) - len(busy) < cores:
+        raise DeviceBusy(
+            f"{machine.instance}: {cores} Neuron cores are needed, and of {len(machine.cores)} another process holds "
+            f"{', '.join(map(str, sorted(busy)))}; neuron-ls shows which, NEURON_RT_VISIBLE_CORES chooses others"
+        )
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from tgi_backend_neuron.discovery import installed
 from tgi_backend_neuron.failures import neuron_failure
 from tgi_core.backend import Kernel, Progress, Unsupported
+from tgi_core.engine.accelerator.discovery import installed
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tgi_backend_neuron import __version__
-from tgi_backend_neuron.discovery import probe_native
+from tgi_backend_neuron.discovery import check_free, find_machine, probe_native
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
 from tgi_core.engine.accelerator.discovery import check_ready
 from tgi_core.engine.weights.sizes import check_model
@@ -28,6 +28,9 @@ def backend_probe() -> Probe:
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory, PeerLost; DeviceLost where there is no device."""
     check_ready(probe_native())
+    machine = find_machine()
+    if options.group.world == 1 and machine is not None:  # else the others of this group hold some
+        check_free(machine, 1)
     check_model(Path(options.model))  # finds damaged models before torch is loaded, which takes seconds
     os.environ.setdefault("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")  # a graph that fails to compile is an error
     if options.compile_cache:  # the runtime finds programs there by their contents

@@ -1,4 +1,4 @@
-"""Opens a model for optimum-neuron: what can be refused is refused before any of the vendor's libraries is imported."""
+"""Opens a model for optimum-neuron: what can be refused is refused before torch or any of the vendor's libraries is imported."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tgi_backend_neuron.artefact import CONFIG, ArtefactSpec, is_compiled, loaded
-from tgi_backend_neuron.discovery import Machine, busy_cores, find_machine, installed
-from tgi_backend_neuron.slots import SlotRunner, SlotSession
+from tgi_backend_neuron.discovery import Machine, check_free, find_machine
 from tgi_core.backend import Feature, Kernel, OpenOptions, Progress
-from tgi_core.backend.errors import DeviceBusy, DeviceLost, InvalidModel, OutOfMemory, Unsupported
-from tgi_core.engine.models.shape import ModelShape
+from tgi_core.backend.errors import DeviceLost, InvalidModel, OutOfMemory, Unsupported
+from tgi_core.engine.accelerator.discovery import installed
 from tgi_core.engine.weights.sizes import check_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_settings, read_json, text_config
+
+if TYPE_CHECKING:
+    from tgi_backend_neuron.slots import SlotSession
 
 MODELS = ("granite", "llama", "llama4_text", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 """Model types that optimum-neuron 0.4.5 generates text with."""
 _SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _COMPILED = ("batch_size", "sequence_length", "tp_degree")
-_DTYPES = {
-    **dict.fromkeys(("bf16", "bfloat16"), torch.bfloat16),
-    **dict.fromkeys(("fp16", "float16", "half"), torch.float16),
-    **dict.fromkeys(("fp32", "float32"), torch.float32),
-}
-"""By torch's names, and by those of HF_AUTO_CAST_TYPE."""
+DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""What Neuron devices run, by torch's names, and the bytes of an element."""
+_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+"""Other names of dtypes: those of HF_AUTO_CAST_TYPE."""
 CORES, CAST = "HF_NUM_CORES", "HF_AUTO_CAST_TYPE"
 """Variables of TGI's Neuron backend, which count where the flags --num-shard and --dtype are not given."""
 IGNORED = {"HF_BATCH_SIZE": "--max-batch-size", "HF_SEQUENCE_LENGTH": "--max-total-tokens"}
@@ -88,18 +85,17 @@ class Source:
         named = self.compiled.get("torch_dtype") or self.config.get("dtype") or self.config.get("torch_dtype")
         return str(named or "float32")
 
-    def shape(self, dtype: torch.dtype) -> ModelShape:
-        """Its sizes, in a dtype."""
-        hidden, positions, _, _, vocab = (self.config[name] for name in _SIZES)
-        return ModelShape(dtype, vocab, positions, hidden, 0, self.weights * (1 if self.compiled else dtype.itemsize))
+    def weight_bytes(self, dtype: str) -> int:
+        """Memory of the weights in a dtype."""
+        return self.weights * (1 if self.compiled else DTYPES[dtype])
 
-    def position_bytes(self, dtype: torch.dtype, cores: int) -> int:
+    def position_bytes(self, dtype: str, cores: int) -> int:
         """Memory of one position of a slot on all cores: KV heads are copied until they can be shared out, as optimum-neuron does it."""
         heads = self.config["num_attention_heads"]
         kv_heads, padded = self.config.get("num_key_value_heads") or heads, -(-heads // cores) * cores
         held = padded if kv_heads == heads else kv_heads if kv_heads % cores == 0 else padded if cores % kv_heads else cores
         width = self.config.get("head_dim") or self.config["hidden_size"] // heads
-        return int(2 * self.config["num_hidden_layers"] * held * width * dtype.itemsize)
+        return int(2 * self.config["num_hidden_layers"] * held * width * DTYPES[dtype])
 
 
 def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SlotSession:
@@ -112,16 +108,16 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
     if options.adapters:
         raise Unsupported("--lora-adapters: compiled models hold no adapters; leave it out")
     dtype, cores = _dtype(options, source, environment), _cores(options, source, machine, environment)
-    shape = source.shape(dtype)
-    free = int(cores * machine.core_bytes * options.memory_fraction) - shape.weight_bytes
+    weight_bytes = source.weight_bytes(dtype)
+    free = int(cores * machine.core_bytes * options.memory_fraction) - weight_bytes
     if free <= 0:
         raise OutOfMemory(
-            f"weights of {shape.weight_bytes:,} bytes in {shape.weights[0].name}: {cores} cores of {machine.instance} have "
+            f"weights of {weight_bytes:,} bytes in {dtype}: {cores} cores of {machine.instance} have "
             f"{cores * machine.core_bytes:,}; use more cores (--num-shard), or a smaller --dtype"
         )
 
     def wanted(slots: int, length: int) -> ArtefactSpec:
-        asked = ArtefactSpec(slots, length, cores, str(dtype).removeprefix("torch."), machine.target)
+        asked = ArtefactSpec(slots, length, cores, dtype, machine.target)
         if source.compiled:
             asked.check(source.directory)
         return asked
@@ -135,6 +131,13 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
     check_free(machine, cores)
     for variable in sorted(IGNORED.keys() & environment.keys()):
         _log.warning("%s is ignored: use %s", variable, IGNORED[variable])
+    import torch  # which takes seconds
+
+    from tgi_backend_neuron.slots import SlotRunner, SlotSession
+    from tgi_core.engine.models.shape import ModelShape
+
+    hidden, positions, vocab = (source.config[name] for name in ("hidden_size", "max_position_embeddings", "vocab_size"))
+    shape = ModelShape(getattr(torch, dtype), vocab, positions, hidden, 0, weight_bytes)
     runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, installed("optimum-neuron"), compiled)
     device = Kernel("device", str(machine), f"tensor parallel over {cores} cores")
     session = SlotSession(runner, shape, options.masks, kernels=(device,))
@@ -144,22 +147,12 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
     return session
 
 
-@cache
-def check_free(machine: Machine, cores: int) -> None:
-    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
-    busy = busy_cores(machine) & set(machine.cores)
-    if len(machine.cores) - len(busy) < cores:
-        raise DeviceBusy(
-            f"{machine.instance}: {cores} Neuron cores are needed, and of {len(machine.cores)} another process holds "
-            f"{', '.join(map(str, sorted(busy)))}; neuron-ls shows which, NEURON_RT_VISIBLE_CORES chooses others"
-        )
-
-
-def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str]) -> torch.dtype:
+def _dtype(options: OpenOptions, source: Source, environment: Mapping[str, str]) -> str:
     asked = options.dtype if options.dtype != "auto" else environment.get(CAST) or source.dtype
-    if asked not in _DTYPES:
-        raise Unsupported(f"--dtype {asked}: Neuron devices run bfloat16, float16, float32")
-    return _DTYPES[asked]
+    found = _ALIASES.get(asked, asked)
+    if found not in DTYPES:
+        raise Unsupported(f"--dtype {asked}: Neuron devices run {', '.join(DTYPES)}")
+    return found
 
 
 def _cores(options: OpenOptions, source: Source, machine: Machine, environment: Mapping[str, str]) -> int:

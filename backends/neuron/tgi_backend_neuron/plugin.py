@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tgi_backend_neuron import __version__
 from tgi_backend_neuron.discovery import probe
+from tgi_backend_neuron.opening import open_slots
 from tgi_core.backend import Manifest, OpenOptions, Probe, Processes, Progress, hookimpl
 from tgi_core.engine.accelerator.discovery import check_ready
 
@@ -25,6 +26,4 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost where there is no
     device."""
     check_ready(probe())
-    from tgi_backend_neuron.opening import open_slots  # imports torch, which takes seconds
-
     return open_slots(options)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
 from tgi_core.backend import DeviceLost, Probe, ProbeStatus
@@ -103,6 +104,14 @@ def hidden_by(devices: Sequence[Device], variables: Sequence[str], environment: 
 
 def _count(devices: Sequence[Device]) -> str:
     return f"all {len(devices)} devices" if len(devices) > 1 else f"the only device ({devices[0].name})"
+
+
+def installed(distribution: str) -> str:
+    """Its version, or "" if it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
 
 
 def is_verified(package: str) -> bool:

@@ -7,15 +7,13 @@ import types
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
 from tgi_core.engine.device_queue import StepSampler
-from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.buckets import HeadShape, Shape
 from tgi_core.engine.static.program_inputs import fill_padding, input_layout
-from tgi_core.engine.static.regions import Compiled, Forward, Prepare, by_layer
+from tgi_core.engine.static.regions import Compiled, Forward, body_of
 
 
 class ProgramCompiler(Protocol):
@@ -84,8 +82,8 @@ class Programs:
         if isinstance(shape, HeadShape):
             return compiled(_head(shape, self._sampler))
         if self.compiler.by_layer:
-            return by_layer(shape.rows, shape.take, shape.outputs, _prepare(shape), compiled)
-        return compiled(_body(shape))
+            return body_of(shape, compiled)
+        return compiled(body_of(shape, lambda part, name: part))
 
     def release(self) -> None:
         """Free them all."""
@@ -98,28 +96,6 @@ def _with_code(run: Compiled, name: str) -> Compiled:
     name = re.sub(r"\W+", "_", f"program {name}")
     code = run.__code__.replace(co_name=name, co_qualname=name)
     return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)
-
-
-def _prepare(shape: Shape) -> Prepare:
-    layout = input_layout(shape)
-
-    def prepare(newest: Tensor, words: Tensor) -> dict[str, Tensor]:
-        inputs = layout.device(words)
-        given = inputs.pop("ids")
-        ids = torch.where(given < 0, newest.index_select(0, (-1 - given).clamp_min(0)), given)
-        return {"input_ids": ids, **inputs}
-
-    return prepare
-
-
-def _body(shape: Shape) -> Compiled:
-    prepare, padding = _prepare(shape), shape.outputs - shape.tokens
-
-    def body(forward: Forward, newest: Tensor, words: Tensor) -> Tensor:
-        step = BlockStep(shape.rows, shape.take, **prepare(newest, words))
-        return F.pad(forward.hidden(step, None), (0, 0, 0, padding))
-
-    return body
 
 
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:

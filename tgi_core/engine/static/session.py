@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from tgi_core.backend import Capacity, InvalidModel, Kernel, OpenOptions, Progress, Unsupported, WarmupPlan
+from tgi_core.backend import Capacity, InvalidModel, Kernel, MaskSource, OpenOptions, Progress, Unsupported, WarmupPlan
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.collectives import Collectives, open_collectives
 from tgi_core.engine.decoder.partition import RankWeights
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.open_model import load_table
+from tgi_core.engine.open_model import NewRunner, load_table
 from tgi_core.engine.rank_session import RankSession
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
-from tgi_core.engine.static.warmup import Check, warm_up
+from tgi_core.engine.static.warmup import warm_up
 
+Warm = Callable[[WarmupPlan, Progress], tuple[StaticSteps, Capacity]]
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
 
 
 class StaticSession(AheadSession):
     """The session over a whole model on a static device."""
 
-    def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions) -> None:
-        super().__init__(runner, runner.device, options.masks, (), runner.kit.choices(), _PROGRAMS)
-        self._warm = partial(warm_up, runner, check, options.compile_cache)
+    def __init__(self, runner: StaticRunner, warm: Warm, masks: MaskSource | None) -> None:
+        super().__init__(runner, runner.device, masks, (), runner.kit.choices(), _PROGRAMS)
+        self._warm = warm
 
     def _warm_up(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
         return self._warm(plan, progress)
@@ -39,9 +40,9 @@ class StaticSession(AheadSession):
 class StaticRankSession(RankSession):
     """One rank's session among several, in lock step with the others': rank 0 samples."""
 
-    def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions, collectives: Collectives) -> None:
-        super().__init__(runner, runner.shape, options.masks, collectives, (*runner.kit.choices(), _PROGRAMS))
-        self._warm = partial(warm_up, runner, check, options.compile_cache)
+    def __init__(self, runner: StaticRunner, warm: Warm, masks: MaskSource | None, collectives: Collectives) -> None:
+        super().__init__(runner, runner.shape, masks, collectives, (*runner.kit.choices(), _PROGRAMS))
+        self._warm = warm
         self._static_steps: StaticSteps | None = None
 
     def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -52,26 +53,12 @@ class StaticRankSession(RankSession):
         return 0 if self._static_steps is None else self._static_steps.compiles
 
 
-@contextmanager
-def _tables_only() -> Iterator[None]:
-    try:
-        yield
-    except UnsupportedFamily as reason:
-        raise InvalidModel(f"static devices run decoder tables; this model is not one: {reason}") from reason
-
-
 def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> BaseSession:
     """Load a model, or this rank's part of it. Raises InvalidModel for one that no decoder table describes, Unsupported, PeerLost."""
     if options.adapters:
         raise Unsupported("--lora-adapters: static devices run decoders from their tables, which hold no adapters; leave it out")
-    with _tables_only():
-        if options.group.world == 1:
-            runner, check = load_table(options, kit, progress, kit.table_runner)
-            return StaticSession(cast(StaticRunner, runner), _tables_only()(check), options)
-        return _open_rank(options, kit, progress)
-
-
-def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> StaticRankSession:
+    if options.group.world == 1:
+        return StaticSession(*_loaded(options, kit, progress, kit.table_runner), options.masks)
     collectives = open_collectives(options.group, kit.collectives, kit.device)
 
     def make(weights: DecoderWeights, progress: Progress) -> StaticRunner:
@@ -80,8 +67,23 @@ def _open_rank(options: OpenOptions, kit: StaticKit, progress: Progress) -> Stat
         return runner
 
     try:
-        runner, check = load_table(options, kit, progress, make)
-        return StaticRankSession(cast(StaticRunner, runner), _tables_only()(check), options, collectives)
+        return StaticRankSession(*_loaded(options, kit, progress, make), options.masks, collectives)
     except BaseException:
         collectives.close()
         raise
+
+
+def _loaded(options: OpenOptions, kit: StaticKit, progress: Progress, make: NewRunner) -> tuple[StaticRunner, Warm]:
+    """A runner with its weights, and what warms it up."""
+    with _tables_only():
+        runner, check = load_table(options, kit, progress, make)
+    static = cast(StaticRunner, runner)
+    return static, partial(warm_up, static, _tables_only()(check), options.compile_cache)
+
+
+@contextmanager
+def _tables_only() -> Iterator[None]:
+    try:
+        yield
+    except UnsupportedFamily as reason:
+        raise InvalidModel(f"static devices run decoder tables; this model is not one: {reason}") from reason

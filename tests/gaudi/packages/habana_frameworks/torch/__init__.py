@@ -13,15 +13,16 @@ from habana_frameworks.torch import core, hpu, utils
 from habana_frameworks.torch.hpu.compiler import compile_graph
 
 assert "PT_HPU_LAZY_MODE" in os.environ, "the bridge's mode is chosen before it is imported"
-assert "hpu_backend" not in torch._dynamo.list_backends(exclude_tags=())
-torch._dynamo.register_backend(compile_graph, name="hpu_backend")
+torch._dynamo.register_backend(compile_graph, name="hpu_backend")  # in eager mode the bridge, too, imports torch's compiler
 torch.hpu = hpu.device_module
 
-from tgi_backend_gaudi.kit import GaudiKit  # noqa: E402
+from tgi_backend_gaudi.runtime import HabanaRuntime  # noqa: E402
 
-from tgi_core.engine.static.buckets import BucketRules  # noqa: E402
-
-GaudiKit.device_type = "cpu"  # no build of torch without the bridge makes tensors on "hpu"
+HabanaRuntime.device_type = "cpu"  # no build of torch without the bridge makes tensors on "hpu"
 if os.environ.get("STANDIN_FEW"):
+    from tgi_backend_gaudi.kit import GaudiKit
+
+    from tgi_core.engine.static.buckets import BucketRules
+
     GaudiKit.rules = BucketRules(takes=(128,), waste=0.45)
 __all__ = ["core", "hpu", "utils"]
