@@ -95,7 +95,7 @@ def _encode_step(step: StepResult) -> contract.StepResult:
             if item.fault is not None
         ],
         forced=[contract.Forced(request_id=id, ids=ids) for id, ids in step.forced.items()],
-        proposed_counts=map(len, proposed),
+        proposed_counts=[len(ids) for ids in proposed],
         proposed=[token for ids in proposed for token in ids],
     )
 
