@@ -17,19 +17,22 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.open_model import load_table
 from tgi_core.engine.rank_session import RankSession
+from tgi_core.engine.speculators.base import no_proposals
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
 from tgi_core.engine.static.warming import Check, warmed
 
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
+_NO_HIDDEN = "compiled programs return logits only"
 
 
 class StaticSession(AheadSession):
     """The session over a whole model on a static device."""
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions) -> None:
-        super().__init__(runner, runner.device, options.masks, (), runner.kit.choices(), _PROGRAMS)
+        kernels = *runner.kit.choices(), *no_proposals(options, _NO_HIDDEN)
+        super().__init__(runner, runner.device, options.masks, (), kernels, _PROGRAMS)
         self._warm = partial(warmed, runner, check, options.compile_cache)
 
     def _warmed(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
@@ -40,7 +43,8 @@ class StaticRankSession(RankSession):
     """One rank's session among several, in lock step with the others': rank 0 samples."""
 
     def __init__(self, runner: StaticRunner, check: Check, options: OpenOptions, collectives: Collectives) -> None:
-        super().__init__(runner, runner.shape, options.masks, collectives, (*runner.kit.choices(), _PROGRAMS))
+        kernels = *runner.kit.choices(), _PROGRAMS, *no_proposals(options, _NO_HIDDEN)
+        super().__init__(runner, runner.shape, options.masks, collectives, kernels)
         self._warm = partial(warmed, runner, check, options.compile_cache)
         self._static_steps: StaticSteps | None = None
 
