@@ -22,7 +22,7 @@ from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opened, Opener, Plan, ShardClient
 from tgi_core.client.local import LocalShard
 from tgi_core.client.warming import warm
-from tgi_core.config import Settings
+from tgi_core.config import MAX_DRAFTS, Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
@@ -34,6 +34,8 @@ from tgi_core.wire.types import ShardInfo
 
 _log = logging.getLogger(__name__)
 
+_USUAL_DRAFTS = 4
+"""Drafts of a draft model, which can guess as many as there may be."""
 _MOST_ADDED = 20_000
 """Maximum number of added tokens for grammars. llguidance takes quadratic time while holding the GIL: 4 s for 20,000 tokens, 40 s
 for the 65,536 of a speech model."""
@@ -165,12 +167,24 @@ def warmup_plan(settings: Settings) -> Plan:
 
 
 def _drafts(settings: Settings, capabilities: Capabilities) -> int:
-    """Drafts per row and step; 0, with a warning, if the backend runs none."""
-    if settings.speculate and Feature.SPECULATION not in capabilities.features:
-        told = [kernel.reason for kernel in capabilities.kernels if kernel.part == "drafts"]
-        _log.warning("--speculate %d is ignored: %s", settings.speculate, ": ".join(["this backend runs no drafts", *told]))
+    """Drafts per row and step; 0, with a warning, if the backend runs none. Raises StartupError for more than a speculator guesses."""
+    asked, proposals = settings.speculate, capabilities.proposals
+    if asked and Feature.SPECULATION not in capabilities.features:
+        _log.warning("--speculate %d is ignored: %s", asked, _told("this backend runs no drafts", "drafts", capabilities))
         return 0
-    return settings.speculate or 0
+    if settings.draft_model is not None and not proposals:
+        why = _told("this backend runs none", "proposals", capabilities)
+        _log.warning("speculator %s is ignored: %s", settings.draft_model, why)
+    if asked is None:
+        return proposals if proposals < MAX_DRAFTS else _USUAL_DRAFTS
+    if proposals and asked > proposals:
+        raise StartupError(f"--speculate {asked}: the speculator guesses at most {proposals} tokens")
+    return asked
+
+
+def _told(what: str, part: str, capabilities: Capabilities) -> str:
+    """What the backend does not do, and its reasons."""
+    return ": ".join([what, *(kernel.reason for kernel in capabilities.kernels if kernel.part == part)])
 
 
 def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:
