@@ -47,6 +47,7 @@ class Wanted:
     masks: str | None = None
     adapters: tuple[Adapter, ...] = ()
     ranks: int = 1
+    speculating: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +168,10 @@ def _opened(target: Target, wanted: Wanted, second: SecondRank) -> Lent:
     target = target.on(wanted.model, wanted.dtype)
     masks = Masks(target.vocab_size, wanted.masks) if wanted.masks else None
     grouped = wanted.ranks > 1
-    session = target.opened(lambda: open_group(target, second)) if grouped else target.session(masks, wanted.adapters)
+    if grouped:
+        session = target.opened(lambda: open_group(target, second))
+    else:
+        session = target.session(masks, wanted.adapters, speculating=wanted.speculating)
     try:
         capacity = target.warm(session, wanted.plan)
         return Lent(wanted, session, session.capabilities(), capacity, masks)

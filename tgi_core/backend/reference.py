@@ -57,7 +57,7 @@ from tgi_core.model_sizes import read_sizes
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CANDIDATES = 8
-_PROPOSALS = 8
+PROPOSALS = 8
 """Tokens that a row proposes, if a speculator is asked for: the toy model is its own."""
 _FEATURES = frozenset(
     {
@@ -97,7 +97,7 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
     if type(vocab_size) is not int or type(max_positions) is not int or max_positions < 1:
         raise InvalidModel(f"{options.model}/config.json: vocab_size and max_position_embeddings must be numbers above 0")
     adapters = tuple(adapter.name for adapter in options.adapters)
-    proposals = _PROPOSALS if options.speculator else 0
+    proposals = PROPOSALS if options.speculator else 0
     return ReferenceSession(vocab_size, max_positions, masks=options.masks, adapters=adapters, proposals=proposals)
 
 
