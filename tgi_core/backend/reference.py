@@ -304,7 +304,7 @@ class ReferenceSession:
         for position in range(len(tokens) - 1, len(tokens) - 1 + count):
             states[position] = mix(state(position - 1) ^ mix(state(position // 2) ^ tokens[position]))
             logits = toy_logits(states[position], self._vocab_size)
-            tokens.append(max(logits, key=lambda id: (logits[id], -id)))
+            tokens.append(min(logits, key=lambda token: (-logits[token], token)))
         return tuple(tokens[len(row.tokens) :])
 
     def _write_drafts(self, work: Work) -> list[int]:

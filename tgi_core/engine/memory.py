@@ -40,7 +40,8 @@ def plan_capacity(
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
     `shares` is the measured memory that steps need beside weights and cache; None estimates it. `spare_bytes` is what the cache takes
-    beside its blocks, and `beside` another cache with as many. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or the plan asks for more than is free.
+    beside its blocks, and `beside` another cache with as many. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or
+    the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if beside is not None:

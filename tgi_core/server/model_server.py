@@ -243,7 +243,7 @@ class ModelServer:
 
     def _proposed(self, row: Row) -> tuple[int, ...]:
         """Return a row's guesses, up to the first that no row may run as a draft; none for a row that has ended."""
-        valid = takewhile(lambda id: 0 <= id < self._vocab_size, row.proposed[: self._draft])
+        valid = takewhile(lambda token: 0 <= token < self._vocab_size, row.proposed[: self._draft])
         return tuple(valid) if row.request_id in self.transcripts else ()
 
     def _forced(self, generations: list[Generation]) -> dict[int, tuple[int, ...]]:
