@@ -273,5 +273,5 @@ def test_devices_without_proposals_say_why(llama: Path, tmp_path: Path) -> None:
 def test_a_speculator_that_is_not_there(llama: Path, tmp_path: Path) -> None:
     """It is named."""
     shutil.rmtree(tmp_path)
-    with pytest.raises(InvalidModel, match="config.json: not found"):
+    with pytest.raises(InvalidModel, match=r"config\.json: not found"):
         open_cpu(llama, PLAN, speculator=str(tmp_path))
