@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.scheduler.checks import check_empty
@@ -104,23 +106,19 @@ def test_tokens_that_do_not_exist_are_no_drafts(demo_tokenizer: Tokenizer, monke
 def test_they_are_counted_by_their_source(demo_tokenizer: Tokenizer) -> None:
     """As drafts of the model."""
     counted: list[tuple[DraftSource, int, int]] = []
-    one = device(demo_tokenizer, PLAN, asynchronous=False, proposals=PROPOSALS)
-    drafter = one.scheduler._drafter
-    assert drafter is not None
-    drafter._observe = lambda *count: counted.append(count)
+    given: dict[str, Any] = {"proposals": PROPOSALS, "observe_drafts": lambda *count: counted.append(count)}
+    one = device(demo_tokenizer, PLAN, asynchronous=False, **given)
     one.scheduler.add(request(PROMPT, 30))
     one.run()
     assert {source for source, _, _ in counted} == {DraftSource.MODEL}
-    assert all(accepted == given for _, given, accepted in counted)
+    assert all(accepted == drafts for _, drafts, accepted in counted)
 
 
 def test_a_long_match_in_the_text_counts_more(demo_tokenizer: Tokenizer) -> None:
     """Where the text repeats itself, it is drafted from; where it does not, from the guesses."""
     counted: list[DraftSource] = []
-    one = device(demo_tokenizer, PLAN, asynchronous=False, proposals=PROPOSALS, vocab_size=3)
-    drafter = one.scheduler._drafter
-    assert drafter is not None
-    drafter._observe = lambda source, given, accepted: counted.append(source)
+    given: dict[str, Any] = {"proposals": PROPOSALS, "observe_drafts": lambda source, *_: counted.append(source)}
+    one = device(demo_tokenizer, PLAN, asynchronous=False, vocab_size=3, **given)
     for seed in range(4):
         one.scheduler.add(request(tuple(n % 3 for n in range(9 + seed)), 60, seed))
     one.run()
