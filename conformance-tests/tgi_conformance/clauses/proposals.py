@@ -44,7 +44,7 @@ def _started(stage: Stage) -> tuple[Ref, list[Request]]:
     requests = [first, *masked, *sampled, *parts]
     batch = stage.start(*requests)
     left = [stage.grant(stage.row(part.id), len(part.tokens) - part.take) for part in parts]
-    return (stage.decode(batch, grants=left) if left else batch), requests
+    return stage.decode(batch, grants=[*stage.drafting(batch, drafts={}), *left]), requests
 
 
 @clause(
