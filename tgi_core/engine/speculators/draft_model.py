@@ -7,12 +7,12 @@ blocks that a row lacks for its newest token and the guesses come from a reserve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from tgi_core.backend import Capacity, InvalidModel, OutputOptions, Request, Row, WarmupPlan
+from tgi_core.backend import Capacity, InvalidModel, Memory, OutputOptions, Request, Row, WarmupPlan
 from tgi_core.backend.ledger import LiveRow, Work
 from tgi_core.engine.memory import CacheBeside
 from tgi_core.engine.models.shape import ModelShape
@@ -69,7 +69,7 @@ class DraftModel:
         spare = capacity.max_rows * -(-capacity.draft // group.block_size)
         self._block_size, self._spare = group.block_size, list(range(group.num_blocks + 1, group.num_blocks + 1 + spare))
         self._runner.use_cache(group.num_blocks + spare, group.block_size)
-        return capacity
+        return replace(capacity, memory=(*capacity.memory, Memory("speculator", self._runner.shape.weight_bytes)))
 
     def propose(self, works: Sequence[Work], rows: Sequence[Row], logits: StepLogits, count: int) -> Proposals:
         """See `Speculator.propose`."""
