@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from tgi_conformance.golden import default_model
 from tgi_core.backend import Capabilities, Feature, Kernel, OpenOptions
 from tgi_core.backend.reference import PROPOSALS, backend_open
 from tgi_core.cli.open_options import open_options
-from tgi_core.cli.shard_openers import warmup_plan
+from tgi_core.cli.shard_openers import open_model, warmup_plan
 from tgi_core.cli.weights import fetch_models
 from tgi_core.config import MAX_DRAFTS, Settings
 from tgi_core.errors import StartupError
+from tgi_core.model_files import DEMO
+from tgi_core.tokenizer import Tokenizer
 
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
@@ -111,3 +114,18 @@ def test_the_reference_backend_is_its_own(tmp_path: Path) -> None:
     model = default_model("none")
     assert backend_open(OpenOptions(str(model), speculator=str(model))).capabilities().proposals == PROPOSALS
     assert Feature.SPECULATION in capabilities().features
+
+
+def test_a_draft_model_has_the_tokenizer_of_the_model(tmp_path: Path) -> None:
+    """With another one nearly all of its guesses would be wrong: an error in one line."""
+    other = shutil.copytree(DEMO, tmp_path / "other")
+    document = json.loads((other / "tokenizer.json").read_text())
+    vocabulary: dict[str, int] = document["model"]["vocab"]
+    moved = [token for token, id in vocabulary.items() if id >= 300]
+    vocabulary |= dict(zip(moved, [vocabulary[token] for token in [*moved[1:], moved[0]]], strict=True))
+    (other / "tokenizer.json").write_text(json.dumps(document))
+    settings, tokenizer = Settings(backend="reference"), Tokenizer.load(DEMO)
+    open_model(DEMO, tokenizer, replace(settings, draft_model=str(DEMO)), quiet).close()
+    with pytest.raises(StartupError, match="has another tokenizer: token ") as raised:
+        open_model(DEMO, tokenizer, replace(settings, draft_model=str(other)), quiet)
+    assert "\n" not in str(raised.value)

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _USUAL_DRAFTS = 4
 """Drafts of a draft model, which can guess as many as there may be."""
+_COMPARED = 256
+"""Tokens of a draft model that are compared with the model's."""
 _MOST_ADDED = 20_000
 """Maximum number of added tokens for grammars. llguidance takes quadratic time while holding the GIL: 4 s for 20,000 tokens, 40 s
 for the 65,536 of a speech model."""
@@ -61,6 +63,7 @@ def open_model(
     """Open a model with the configured backend on all ranks. `lost` is called from another thread when a rank is lost. Raises
     StartupError."""
     plugin = choose_backend(settings.backend)
+    _check_draft_model(tokenizer, settings)
     masks = open_masks(directory, tokenizer, settings)
     adapters = fetch_adapters(settings, show)
     options = replace(open_options(directory, settings), masks=masks, adapters=adapters)
@@ -80,6 +83,22 @@ def open_model(
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
     return ModelServer(session, tokenizer, info, masks, verbs)
+
+
+def _check_draft_model(tokenizer: Tokenizer, settings: Settings) -> None:
+    """Check that a draft model has the model's tokenizer, as far as some of its tokens tell. Raises StartupError."""
+    if settings.draft_model is None or not (Path(settings.draft_model) / "tokenizer.json").is_file():
+        return
+    other = Tokenizer.load(Path(settings.draft_model))
+    size = min(tokenizer.vocab_size, other.vocab_size)
+    ids = range(0, size, max(1, size // _COMPARED))
+    differing = [id for id in ids if tokenizer.decode([id]) != other.decode([id])]
+    if len(differing) > len(ids) // 10:  # a family's models may differ in a few special tokens
+        id = differing[0]
+        raise StartupError(
+            f"--draft-model {settings.draft_model}: has another tokenizer: token {id} is {other.decode([id])[:40]!r}, and "
+            f"{tokenizer.decode([id])[:40]!r} for the model"
+        )
 
 
 def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
