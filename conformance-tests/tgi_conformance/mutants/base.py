@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target
@@ -72,7 +72,7 @@ def opening(kind: type[Sound]) -> Open:
         config = read_json(Path(options.model) / "config.json")
         adapters = tuple(adapter.name for adapter in options.adapters)
         sizes = int(config["vocab_size"]), int(config["max_position_embeddings"])
-        given = {"proposals": PROPOSALS} if options.speculator else {}
+        given: dict[str, Any] = {"proposals": PROPOSALS} if options.speculator else {}
         session = kind(*sizes, masks=options.masks, adapters=adapters, **given)
         session.options = options
         return session
