@@ -54,7 +54,8 @@ def test_bodies_are_equal_to_the_byte(server: ServerProcess, plain: tuple[list[s
     found = asyncio.run(answers(server.url, REQUESTS, leaving=True))
     assert found == plain[0]
     shares = accepted(httpx.get(f"{server.url}/metrics").text)
-    assert shares.keys() == {"grammar", "prediction", "ngram", "suffix"} and shares["grammar"] > 0, shares
+    assert shares.keys() == {"grammar", "prediction", "model", "ngram", "suffix"} and shares["grammar"] > 0, shares
+    assert shares["model"] == 0, shares
 
 
 def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[list[str], str]) -> None:
