@@ -66,6 +66,13 @@ class Settings:
         "Model",
         scope=Scope.SHARD | Scope.DOWNLOAD,
     )
+    draft_model: str | None = setting(
+        None,
+        "Speculator whose guesses are drafts: a smaller model with the same tokenizer, or Medusa heads or an MLPSpeculator of the model; a "
+        "local directory or a Hugging Face Hub id. Default: the one that --model-id names, if it names one.",
+        "Model",
+        scope=Scope.SHARD | Scope.DOWNLOAD,
+    )
     rope_scaling: str | None = setting(
         None,
         "RoPE scaling that overrides the model's config.json. linear lengthens the model's context by --rope-factor; dynamic has no "
@@ -307,7 +314,8 @@ class Settings:
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of tokens per request that are guessed (drafts) and verified in one step. Output is the same without it.",
+        "Maximum number of tokens per request that are guessed (drafts) and verified in one step. Output is the same without it. Default: "
+        "the number that the heads of a speculator guess, 4 for a draft model, otherwise 0.",
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,

@@ -77,7 +77,7 @@ class SessionDriver:
             target = target.on(target.model if golden is None else golden.model, setup.dtype)
         if setup.vocab_size is not None:
             target = target.on(with_vocabulary(target.model, setup.vocab_size))
-        wanted = SessionSpec(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks)
+        wanted = SessionSpec(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks, setup.speculating)
         target.journal.restart()
         target.journal.calling_aside("opening a session")
         lent = alone.sessions.lend(target, wanted, fresh=fresh)
@@ -340,9 +340,25 @@ class SessionDriver:
             if row.drafted:
                 kept = len(row.tokens) == 1 + row.drafted
                 self.situations["all drafts of a row are kept" if kept else "a draft is rejected"] += 1
+            if row.proposed:
+                self._check_proposals(row)
+                self.situations["a row proposes tokens"] += 1
         self._asked_for_masks(expected)  # a source that was told other tokens allows others: that is the mistake then
         if wrong is not None:
             raise wrong
+
+    def _check_proposals(self, row: Row) -> None:
+        """What a row proposes could be granted as drafts of a next step."""
+        id, count, declared = row.request_id, len(row.proposed), self.oracle.capabilities
+        if count > min(declared.proposals, self.capacity.draft):
+            limits = f"the session declares {declared.proposals} proposals and promises {self.capacity.draft} drafts"
+            raise Violation("proposals", f"row {id} proposes {count} tokens: {limits}")
+        for token in row.proposed:
+            if not 0 <= token < declared.vocab_size:
+                raise Violation("proposals", f"row {id} proposes token {token} of a vocabulary of {declared.vocab_size}")
+        if row.fault is not None or not row.tokens:
+            why = "it has failed" if row.fault is not None else "it has made no token that they could follow"
+            raise Violation("proposals", f"row {id} proposes tokens: {why}")
 
     def _asked_for_masks(self, expected: Expected) -> None:
         """The mask source heard of every token but the newest, and of no other, one thread at a time."""

@@ -31,6 +31,8 @@ class Setup:
     """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
     vocab_size: int | None = None
     """The model has only so many tokens; None leaves it as it is."""
+    speculating: bool = False
+    """The model is its own speculator."""
 
     def yardstick(self, wanted: SessionSpec, block_sizes: tuple[int, ...], *, one_session: bool) -> SessionSpec:
         """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""

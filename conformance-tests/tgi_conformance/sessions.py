@@ -50,6 +50,7 @@ class SessionSpec:
     masks: str | None = None
     adapters: tuple[Adapter, ...] = ()
     ranks: int = 1
+    speculating: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +178,10 @@ def _opened(target: Target, wanted: SessionSpec, second: SecondRank) -> LentSess
     target = target.on(wanted.model, wanted.dtype)
     masks = Masks(target.vocab_size, wanted.masks) if wanted.masks else None
     grouped = wanted.ranks > 1
-    session = target.opened(lambda: open_group(target, second)) if grouped else target.session(masks, wanted.adapters)
+    if grouped:
+        session = target.opened(lambda: open_group(target, second))
+    else:
+        session = target.session(masks, wanted.adapters, speculating=wanted.speculating)
     try:
         declared = session.capabilities()
         capacity = target.warm(session, wanted.plan)

@@ -58,9 +58,12 @@ class Target:
         """The vocabulary size from the model's config.json."""
         return int(text_config(read_json(self.model / "config.json")).get("vocab_size", 256))
 
-    def session(self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = ()) -> Session:
-        """Open a fresh session without warming it up."""
+    def session(
+        self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = (), *, speculating: bool = False
+    ) -> Session:
+        """Open a fresh session without warming it up. With `speculating`, the model guesses its own next tokens."""
         options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters)
+        options = replace(options, speculator=options.model) if speculating else options
         return self.opened(lambda: self.open(options))
 
     def opened(self, open: Callable[[], object]) -> Session:

@@ -45,6 +45,7 @@ DIGESTS = {
     (1, 2): "9d0f8910e41d5654771433dec7475fe2a87c5c33a924ce672efc39025d69efed",
     (1, 3): "fb1716c394c5e213ce3a0705a306fd5c88d5f9346da6f8f4d6d721051467412f",
     (1, 4): "5ff4dbb29eb2e49a5ea24da78ab1ba7741fb903674d27f305b6758a12b13d7dc",
+    (1, 5): "fb6ca7671b8a2d20616f3d705ec669c8e6625a96234be8aff192569bfc990777",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -69,6 +70,8 @@ if API_VERSION >= (1, 3):
     test_1_3_keeps_the_contract = conformance((1, 3))
 if API_VERSION >= (1, 4):
     test_1_4_keeps_the_contract = conformance((1, 4))
+if API_VERSION >= (1, 5):
+    test_1_5_keeps_the_contract = conformance((1, 5))
 
 
 def test_every_released_minor_has_one() -> None:

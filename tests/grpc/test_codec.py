@@ -52,7 +52,7 @@ FIELDS = {
     types.Stopping: 5,
     types.TurnResult: 3,
     types.VerbCall: 3,
-    types.StepResult: 7,
+    types.StepResult: 8,
     types.Fault: 5,
     types.Generation: 5,
     types.Token: 5,
@@ -65,7 +65,7 @@ FIELDS = {
     OutputOptions: 3,
     Grant: 4,
     RowFault: 2,
-    Capabilities: 11,
+    Capabilities: 12,
     Kernel: 3,
     Capacity: 10,
     WarmupPlan: 7,
@@ -159,3 +159,16 @@ def test_forced_tokens_are_in_the_vocabulary() -> None:
     assert decode_result(message, 9).result == StepResult(0, forced={1: (7, 8)})
     with pytest.raises(ValueError, match="forced token 8 of a vocabulary of 8"):
         decode_result(message, 8)
+
+
+def test_proposed_tokens_are_in_the_vocabulary() -> None:
+    """So are a backend's guesses, which belong to the rows in their order."""
+    columns = {"request_ids": [1, 2, 3], "token_counts": [0, 0, 0], "proposed_counts": [2, 0, 1], "proposed": [7, 8, 5]}
+    message = pb.TurnResult(result=contract.StepResult(**columns))
+    found = decode_result(message, 9).result
+    assert found is not None and found.proposed == {1: (7, 8), 3: (5,)}
+    with pytest.raises(ValueError, match="proposed token 8 of a vocabulary of 8"):
+        decode_result(message, 8)
+    message.result.proposed_counts[2] = 2
+    with pytest.raises(ValueError, match="3 proposed tokens, where it counts 4 in 3 rows"):
+        decode_result(message, 9)

@@ -114,7 +114,19 @@ generations = st.builds(
     fault=st.none() | st.builds(RowFault, st.sampled_from(RowFaultKind), plain),
 )
 forced = st.dictionaries(large, few(small), max_size=3)
-steps = st.builds(StepResult, large, few(generations), st.none() | faults, large, large, forced)
+
+
+def step_result(step: StepResult, proposed: tuple[tuple[int, ...], ...]) -> StepResult:
+    """A step with guesses at what follows some of its rows."""
+    ids = [item.request_id for item in step.generations]
+    return replace(step, proposed={id: tokens for id, tokens in zip(ids, proposed, strict=False) if tokens})
+
+
+steps = st.builds(
+    step_result,
+    st.builds(StepResult, large, few(generations), st.none() | faults, large, large, forced),
+    few(few(small)),
+)
 verbs = st.builds(VerbCall, plain, large, plain)
 results = st.builds(TurnResult, st.none() | faults, st.none() | steps, few(verbs))
 
@@ -131,6 +143,7 @@ capabilities = st.builds(
     kernels=few(st.builds(Kernel, plain, plain, plain)),
     cache_dtype=plain.filter(bool),
     quantize=plain,
+    proposals=small,
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)), draft=large)

@@ -46,6 +46,19 @@ def test_only_what_is_needed(hub: FakeHub, tgi: Run, demo_files: dict[str, bytes
     assert not {name for _, name in hub.files_asked()} & set(unwanted)
 
 
+def test_a_speculator_comes_with_its_model(hub: FakeHub, tgi: Run, demo_files: dict[str, bytes]) -> None:
+    """Medusa heads have weights of another name; what they are the heads of is fetched too. Both are found again offline."""
+    hub.add("o/m", demo_files)
+    config = {"medusa_num_heads": 1, "medusa_num_layers": 1, "base_model_name_or_path": "o/m"}
+    weights = {"medusa_lm_head.safetensors": b"heads", "medusa_lm_head.pt": b"never"}
+    hub.add("o/medusa", {"config.json": json.dumps(config).encode(), **weights})
+    for extra in ({}, {"HF_HUB_OFFLINE": "1"}):
+        result = tgi("download-weights", "o/medusa", extra=extra)
+        assert result.returncode == 0 and (Path(result.stdout.strip()) / "model.safetensors").exists(), result.stderr
+    fetched = [name for _, name in hub.files_asked() if name.endswith((".safetensors", ".pt"))]
+    assert sorted(set(fetched)) == ["medusa_lm_head.safetensors", "model.safetensors"]
+
+
 def test_shards_come_from_the_index(hub: FakeHub, tgi: Run, demo_files: dict[str, bytes]) -> None:
     """The files that the index names are fetched; one that leads out of the directory is refused."""
     files = {name: data for name, data in demo_files.items() if name != "model.safetensors"}

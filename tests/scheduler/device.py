@@ -88,11 +88,12 @@ def device(
     clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> Device:
-    """A device with a pool of its own; `without` features or with another `mixing` it declares less; it pads to `takes`."""
-    takes = options.pop("takes", ())
+    """A device with a pool of its own; `without` features or with another `mixing` it declares less; it pads to `takes`. `observe_drafts`
+    as for the scheduler."""
+    takes, observe = options.pop("takes", ()), options.pop("observe_drafts", None)
     info, server, session = shard(tokenizer, **options)
     capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
-    return Device(Scheduler(info.capabilities, capacity, chosen, clock), server, session)
+    return Device(Scheduler(info.capabilities, capacity, chosen, clock, observe), server, session)
 
 
 def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from tgi_router import ServedModel, create_app
 
+from tests.engine.speculator_files import base_model, mlp, trained_medusa
 from tests.router.serving import serving
 from tests.router.shard import Shard
 from tests.serve.process import ServerProcess, served
-from tests.serve.speculating import FORMS, SCHEMA, accepted, answers, series
+from tests.serve.speculating import FORMS, PROMPTS, SCHEMA, accepted, answers, series
 from tgi_core.backend import WarmupPlan
 from tgi_core.config import Settings
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import SchedulerOptions
+from tgi_core.tokenizer import Tokenizer
 
 REQUESTS = range(2 * FORMS)
 FLAGS = ("--backend", "cpu", "--dtype", "float32", "--max-batch-size", "8")
@@ -50,7 +54,8 @@ def test_bodies_are_equal_to_the_byte(server: ServerProcess, plain: tuple[list[s
     found = asyncio.run(answers(server.url, REQUESTS, leaving=True))
     assert found == plain[0]
     shares = accepted(httpx.get(f"{server.url}/metrics").text)
-    assert shares.keys() == {"grammar", "prediction", "ngram", "suffix"} and shares["grammar"] > 0, shares
+    assert shares.keys() == {"grammar", "prediction", "model", "ngram", "suffix"} and shares["grammar"] > 0, shares
+    assert shares["model"] == 0, shares
 
 
 def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[list[str], str]) -> None:
@@ -63,6 +68,34 @@ def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[
     response = httpx.post(f"{server.url}/generate", json=FORCED, timeout=120)
     assert response.text == plain[1]
     assert steps() - before < response.json()["details"]["generated_tokens"] * 2 / 3
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Medusa heads that know some of the demo model's answers, and an MLPSpeculator that knows nothing."""
+    model, tokenizer = base_model(DEMO), Tokenizer.load(DEMO)
+    texts = []
+    for index in range(2 * len(PROMPTS)):
+        ids = torch.tensor([tokenizer.encode(f"{PROMPTS[index % len(PROMPTS)]} {index % 2}").ids])
+        texts.append(model.generate(ids, do_sample=False, max_new_tokens=80, pad_token_id=0)[0].tolist())
+    folder = tmp_path_factory.mktemp("heads")
+    mlp(folder / "mlp", DEMO, tied=True, scaled=True)
+    return {"medusa": trained_medusa(folder / "medusa", DEMO, texts, 3), "mlp": folder / "mlp"}
+
+
+@pytest.mark.parametrize("layout", ["medusa", "mlp", "draft model"])
+def test_bodies_are_equal_with_a_speculator(layout: str, heads: dict[str, Path], plain: tuple[list[str], str]) -> None:
+    """Whose repository is served in place of a model, as in TGI, or that a flag names."""
+    model = [str(heads[layout])] if layout in heads else ["--draft-model", str(DEMO)]
+    with served(*model, *FLAGS, *FEW) as speculating:
+        assert asyncio.run(answers(speculating.url, REQUESTS, leaving=True)) == plain[0]
+        metrics = httpx.get(f"{speculating.url}/metrics").text
+        kernels = httpx.get(f"{speculating.url}/info").json()["kernels"]
+    given = {labels: count for labels, count in series(metrics, "tgi_spec_decode_draft_tokens") if 'source="model"' in labels}
+    assert sum(given.values()) > 0
+    if layout != "mlp":
+        assert accepted(metrics)["model"] > sum(given.values()) / (2 if layout == "draft model" else 8)
+    assert any(kernel["part"] == "proposals" and kernel["name"].startswith(layout) for kernel in kernels)
 
 
 def test_bodies_are_equal_in_bfloat16() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,8 @@ from tgi_core.model_sizes import read_sizes
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CANDIDATES = 8
+PROPOSALS = 8
+"""Tokens that a row proposes, if a speculator is asked for: the toy model is its own."""
 _FEATURES = frozenset(
     {
         Feature.BATCH_INVARIANT,
@@ -94,7 +97,8 @@ def backend_open(options: OpenOptions) -> ReferenceSession:
     if type(vocab_size) is not int or type(max_positions) is not int or max_positions < 1:
         raise InvalidModel(f"{options.model}/config.json: vocab_size and max_position_embeddings must be numbers above 0")
     adapters = tuple(adapter.name for adapter in options.adapters)
-    return ReferenceSession(vocab_size, max_positions, masks=options.masks, adapters=adapters)
+    proposals = PROPOSALS if options.speculator else 0
+    return ReferenceSession(vocab_size, max_positions, masks=options.masks, adapters=adapters, proposals=proposals)
 
 
 def mix(value: int) -> int:
@@ -138,8 +142,9 @@ class ReferenceSession:
         on_step: Callable[[tuple[RowInput, ...]], None] | None = None,
         masks: MaskSource | None = None,
         adapters: tuple[str, ...] = (),
+        proposals: int = 0,
     ) -> None:
-        self._vocab_size, self._max_positions = vocab_size, max_positions
+        self._vocab_size, self._max_positions, self._proposals = vocab_size, max_positions, proposals
         self._asynchronous = asynchronous
         self._faults = dict(faults or {})
         self._on_step = on_step
@@ -148,7 +153,7 @@ class ReferenceSession:
         self._launched: deque[LaunchedStep] = deque()
         self._done: dict[int, Rows | BackendError] = {}
         self._slots: list[int] = []
-        self._block_size, self._steps = 16, 0
+        self._block_size, self._steps, self._proposed_most = 16, 0, 0
         self._tracker: BatchTracker | None = None
 
     @hookimpl
@@ -163,6 +168,7 @@ class ReferenceSession:
             vocab_size=self._vocab_size,
             max_positions=self._max_positions,
             adapters=self._adapters,
+            proposals=self._proposals,
         )
 
     @hookimpl
@@ -182,6 +188,7 @@ class ReferenceSession:
             memory=(Memory("kv cache", 8 * len(self._slots)),),
         )
         self._tracker = BatchTracker(self.capabilities(), capacity)
+        self._proposed_most = min(self._proposals, capacity.draft)
         progress("warming up", 1, 1, "step")
         return capacity
 
@@ -281,9 +288,26 @@ class ReferenceSession:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         if row_input.drafts:
-            return self._verify(row_input, [state, *self._write_drafts(row_input)])
+            return self._with_proposals(row, self._verify(row_input, [state, *self._write_drafts(row_input)]))
         row_result: dict[str, Any] = self._sample(row_input, state) if row_input.yields else {}
-        return Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
+        return self._with_proposals(row, Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result))
+
+    def _with_proposals(self, row: RowState, made: Row) -> Row:
+        wanted = self._proposed_most and made.tokens and made.fault is None
+        return replace(made, proposed=self._propose(row, self._proposed_most)) if wanted else made
+
+    def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
+        """What a greedy row without penalties and mask makes next: the likeliest token at each state. Writes nothing."""
+        tokens, table, states = list(row.tokens), row.tables[0], dict[int, int]()
+
+        def state(position: int) -> int:
+            return states[position] if position in states else self._slots[self._slot(table, position)]
+
+        for position in range(len(tokens) - 1, len(tokens) - 1 + count):
+            states[position] = mix(state(position - 1) ^ mix(state(position // 2) ^ tokens[position]))
+            logits = toy_logits(states[position], self._vocab_size)
+            tokens.append(min(logits, key=lambda token: (-logits[token], token)))
+        return tuple(tokens[len(row.tokens) :])
 
     def _write_drafts(self, row_input: RowInput) -> list[int]:
         """Compute the states of positions whose tokens are guesses."""

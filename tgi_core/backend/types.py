@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 4)
+API_VERSION = (1, 5)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -157,7 +157,8 @@ class OpenOptions:
     `cache_dtype` is "auto" for a KV cache in the dtype that the model runs in, or the torch name of an 8-bit dtype, for which a
     device may use its own variant (float8_e4m3fnuz for float8_e4m3fn). `compile_cache` is a directory for compiled programs, which
     may not exist yet and which sessions of other models, versions and ranks may share; "" for none. `quantize` is "int8", "int4" or "fp8"
-    to round the weights of linear layers to such codes when a checkpoint is loaded that is not quantized; "" keeps them.
+    to round the weights of linear layers to such codes when a checkpoint is loaded that is not quantized; "" keeps them. `speculator` is
+    the directory of a checkpoint that guesses the model's next tokens, such as Medusa heads or a smaller model; "" for none.
     """
 
     model: str
@@ -169,6 +170,7 @@ class OpenOptions:
     cache_dtype: str = "auto"
     compile_cache: str = ""
     quantize: str = ""
+    speculator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ class Capabilities:
 
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
-    empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them.
+    empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the most
+    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator.
     """
 
     features: frozenset[Feature]
@@ -200,6 +203,7 @@ class Capabilities:
     kernels: tuple[Kernel, ...] = ()
     cache_dtype: str = "auto"
     quantize: str = ""
+    proposals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +383,9 @@ class Row:
     part of the prompt that this step ran: a step over positions s…e-1 returns those of tokens s+1…e (within the prompt), preceded
     by None for token 0 if s is 0. `drafted` is the number of drafts that the row ran. What is wrong at a position after the first token
     that is not its draft, such as logits that are not finite, is no fault; a fault at an earlier one comes with the tokens before it.
+
+    `proposed` are the session's own guesses at what follows the last of `tokens`, at most `Capacity.draft` of them; empty beside a fault.
+    They are advice: the core may grant them as drafts, all, some or none, or other drafts.
     """
 
     request_id: int
@@ -388,6 +395,7 @@ class Row:
     prompt_logprobs: tuple[float | None, ...] = ()
     fault: RowFault | None = None
     drafted: int = 0
+    proposed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def open_options(directory: Path, settings: Settings) -> OpenOptions:
         cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
         compile_cache="" if settings.compile_cache is None else str(Path(settings.compile_cache).absolute()),
         quantize=quantize,
+        speculator=settings.draft_model or "",
     )
 
 

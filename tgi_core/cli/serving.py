@@ -19,7 +19,7 @@ from tgi_core.cli.collector import settle
 from tgi_core.cli.memory_plan import print_memory_plan
 from tgi_core.cli.shard_openers import choose_opener, warmup_plan
 from tgi_core.cli.tunnel import tunnel
-from tgi_core.cli.weights import fetch_model, pin_adapters
+from tgi_core.cli.weights import fetch_models, pin_adapters
 from tgi_core.client.base import Opener, ReadyShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
@@ -116,7 +116,7 @@ async def _start_components(
 
     with progress() as line:
         show = _both(line, lifecycle.progress)
-        directory = await asyncio.to_thread(fetch_model, model, settings, show, weights=address is None)
+        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=address is None)
         settings = replace(settings, rope_scaling=None, rope_factor=None)  # the directory has them
         if address is None:
             settings = await asyncio.to_thread(pin_adapters, settings, show)

@@ -82,21 +82,21 @@ def run_follower(settings: Settings, inherited_socket: int | None, place: Place 
     StartupError."""
     from tgi_core.cli.ranks import follow_rank0, inherited, joined
     from tgi_core.cli.shard_openers import choose_backend
-    from tgi_core.cli.weights import fetch_model
+    from tgi_core.cli.weights import fetch_models
 
     set_up(settings.json_output)
     plugin = choose_backend(settings.backend)
     if inherited_socket is not None:
         follow_rank0(inherited(inherited_socket), Path(settings.model_id or DEMO), plugin, settings)
     elif place is not None:
-        directory = fetch_model(settings.model_id or str(DEMO), settings, lambda what, done, total, unit: None)
+        directory, settings = fetch_models(settings.model_id or str(DEMO), settings, lambda what, done, total, unit: None)
         follow_rank0(joined(settings, place), directory, plugin, settings, place)
 
 
 def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None, steps: int | None = None) -> None:
     """Serve routers until stopped by a signal or by the parent, whose turns may use a separate socket, `steps`. Raises
     StartupError. Exits with status 1 if the device or another rank is lost, so that a supervisor restarts it."""
-    from tgi_core.cli.weights import fetch_model
+    from tgi_core.cli.weights import fetch_models
     from tgi_core.server.grpc_host import ShardHost
     from tgi_core.server.grpc_server import ShardServer
     from tgi_core.server.steps_link import StepsLink
@@ -124,9 +124,9 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
     try:
         with progress(_ProgressLines() if has_parent else None) as show:
             host.report_to(show)
-            directory = fetch_model(settings.model_id or str(DEMO), settings, host.show)
+            directory, found = fetch_models(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
-            opening = host.open(lambda: _read(directory, settings, host.show, place, lose))
+            opening = host.open(lambda: _read(directory, found, host.show, place, lose))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:

@@ -22,7 +22,7 @@ from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opener, Plan, ReadyShard, ShardClient
 from tgi_core.client.local import LocalShard
 from tgi_core.client.warmup import warm_up
-from tgi_core.config import Settings
+from tgi_core.config import MAX_DRAFTS, Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
@@ -34,6 +34,10 @@ from tgi_core.wire.types import ShardInfo
 
 _log = logging.getLogger(__name__)
 
+_USUAL_DRAFTS = 4
+"""Drafts of a draft model, which can guess as many as there may be."""
+_COMPARED = 256
+"""Tokens of a draft model that are compared with the model's."""
 _MOST_ADDED = 20_000
 """Maximum number of added tokens for grammars. llguidance takes quadratic time while holding the GIL: 4 s for 20,000 tokens, 40 s
 for the 65,536 of a speech model."""
@@ -59,6 +63,7 @@ def open_model(
     """Open a model with the configured backend on all ranks. `lost` is called from another thread when a rank is lost. Raises
     StartupError."""
     plugin = choose_backend(settings.backend)
+    _check_draft_model(tokenizer, settings)
     masks = open_masks(directory, tokenizer, settings)
     adapters = fetch_adapters(settings, show)
     options = replace(open_options(directory, settings), masks=masks, adapters=adapters)
@@ -78,6 +83,22 @@ def open_model(
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
     return ModelServer(session, tokenizer, info, masks, verbs)
+
+
+def _check_draft_model(tokenizer: Tokenizer, settings: Settings) -> None:
+    """Check that a draft model has the model's tokenizer, as far as some of its tokens tell. Raises StartupError."""
+    if settings.draft_model is None or not (Path(settings.draft_model) / "tokenizer.json").is_file():
+        return
+    other = Tokenizer.load(Path(settings.draft_model))
+    size = min(tokenizer.vocab_size, other.vocab_size)
+    ids = range(0, size, max(1, size // _COMPARED))
+    differing = [id for id in ids if tokenizer.decode([id]) != other.decode([id])]
+    if len(differing) > len(ids) // 10:  # a family's models may differ in a few special tokens
+        id = differing[0]
+        raise StartupError(
+            f"--draft-model {settings.draft_model}: has another tokenizer: token {id} is {other.decode([id])[:40]!r}, and "
+            f"{tokenizer.decode([id])[:40]!r} for the model"
+        )
 
 
 def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> GrammarMasks | None:
@@ -165,12 +186,24 @@ def warmup_plan(settings: Settings) -> Plan:
 
 
 def _drafts(settings: Settings, capabilities: Capabilities) -> int:
-    """Drafts per row and step; 0, with a warning, if the backend runs none."""
-    if settings.speculate and Feature.SPECULATION not in capabilities.features:
-        told = [kernel.reason for kernel in capabilities.kernels if kernel.part == "drafts"]
-        _log.warning("--speculate %d is ignored: %s", settings.speculate, ": ".join(["this backend runs no drafts", *told]))
+    """Drafts per row and step; 0, with a warning, if the backend runs none. Raises StartupError for more than a speculator guesses."""
+    asked, proposals = settings.speculate, capabilities.proposals
+    if asked and Feature.SPECULATION not in capabilities.features:
+        _log.warning("--speculate %d is ignored: %s", asked, _told("this backend runs no drafts", "drafts", capabilities))
         return 0
-    return settings.speculate or 0
+    if settings.draft_model is not None and not proposals:
+        why = _told("this backend runs none", "proposals", capabilities)
+        _log.warning("speculator %s is ignored: %s", settings.draft_model, why)
+    if asked is None:
+        return proposals if proposals < MAX_DRAFTS else _USUAL_DRAFTS
+    if proposals and asked > proposals:
+        raise StartupError(f"--speculate {asked}: the speculator guesses at most {proposals} tokens")
+    return asked
+
+
+def _told(what: str, part: str, capabilities: Capabilities) -> str:
+    """What the backend does not do, and its reasons."""
+    return ": ".join([what, *(kernel.reason for kernel in capabilities.kernels if kernel.part == part)])
 
 
 def _tokens_of_a_block(settings: Settings, capabilities: Capabilities) -> int:

@@ -14,7 +14,30 @@ from tgi_core.backend import Adapter, Progress
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.hub import Source, fetch
+from tgi_core.model_files import read_optional_json
 from tgi_core.rope_scaling import with_rope_scaling
+from tgi_core.speculator_files import base_model, is_speculator
+
+
+def fetch_models(model: str, settings: Settings, show: Progress, weights: bool = True) -> tuple[Path, Settings]:
+    """Return the model's directory, and settings that name the directory of its speculator, downloading both if needed. As in TGI, a
+    speculator in place of a model stands for both. Raises StartupError."""
+    directory = fetch_model(model, settings, show, weights)
+    config = read_optional_json(directory / "config.json")
+    if not is_speculator(config):
+        if settings.draft_model is None or not weights:
+            return directory, replace(settings, draft_model=None)
+        own = replace(settings, rope_scaling=None, rope_factor=None, revision=None, weights_cache_override=None)
+        return directory, replace(settings, draft_model=str(fetch_model(settings.draft_model, own, show).absolute()))
+    if settings.draft_model is not None:
+        raise StartupError(f"--draft-model {settings.draft_model}: {model} is a speculator already; leave the flag out")
+    base = base_model(config)
+    if base is None:
+        raise StartupError(f"{directory / 'config.json'}: describes a speculator, and its base_model_name_or_path names no model")
+    found = fetch_model(base, replace(settings, revision=None), show, weights)
+    if is_speculator(read_optional_json(found / "config.json")):
+        raise StartupError(f"{directory / 'config.json'}: its base_model_name_or_path {base} is a speculator too")
+    return found, replace(settings, draft_model=str(directory.absolute()) if weights else None)
 
 
 def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = True) -> Path:
@@ -30,7 +53,9 @@ def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = 
     )
     with _ended_by_interrupt():
         directory = fetch(source, show)
-    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor) if weights else directory
+    if not weights or is_speculator(read_optional_json(directory / "config.json")):
+        return directory
+    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor)
 
 
 def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
+
+
+class CacheBeside(Protocol):
+    """A second cache with the blocks of a first one, such as a draft model's."""
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of a block."""
+
+    def spare_bytes(self, rows: int, draft: int, block_size: int) -> int:
+        """Bytes beside the blocks, for that many rows and drafts of each."""
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
@@ -23,13 +35,18 @@ def plan_capacity(
     agree: Agree = int,
     shares: tuple[Memory, ...] | None = None,
     spare_bytes: int = 0,
+    beside: CacheBeside | None = None,
 ) -> Capacity:
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
     `shares` is the measured memory that steps need beside weights and cache; None estimates it. `spare_bytes` is what the cache takes
-    beside its blocks. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or the plan asks for more than is free.
+    beside its blocks, and `beside` another cache with as many. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or
+    the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
+    if beside is not None:
+        block_bytes += beside.block_bytes(block_size)
+        spare_bytes += beside.spare_bytes(rows, plan.draft, block_size)
     if shares is None:
         shares = (Memory("activations", shape.activation_bytes(rows * (1 + plan.draft), step_tokens)),)
     free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from tgi_core.backend import InvalidModel, Kernel, MaskSource, OpenOptions, Progress, Unsupported
+from tgi_core.backend import Feature, InvalidModel, Kernel, OpenOptions, Progress, Unsupported
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.attention.interface import NotRagged
@@ -33,9 +33,15 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
+from tgi_core.engine.speculators.base import Speculator, no_proposals
+from tgi_core.engine.speculators.opening import open_speculator
 from tgi_core.engine.sync_session import SyncSession
+from tgi_core.engine.weights.sizes import check_model
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
+
+if TYPE_CHECKING:
+    from tgi_core.engine.models.build import ModelSource
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -55,55 +61,92 @@ def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSes
     except UnsupportedFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
         return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
-    return _session(runner, runner.shape, kit, options.masks, tuple(each.name for each in options.adapters), kit.choices())
+    return _session(runner, runner.shape, kit, options, kit.choices(), progress)
 
 
 def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BaseSession:
     """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
     # transformers takes seconds to import: import it only for models that need it.
     from tgi_core.engine.collectives import open_collectives
-    from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
     from tgi_core.engine.parallel.loading import check_partition, load_partition
     from tgi_core.engine.rank_session import RankSession
     from tgi_core.engine.runner_selection import select_runner
 
-    directory, group, kernels = Path(options.model), options.group, (*kit.choices(), step)
+    group, kernels = options.group, (*kit.choices(), step)
     if options.adapters and group.world != 1:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
-    config = read_config(directory)
-    adapters = tuple(map(open_adapter, options.adapters))
-    dtype = kit.choose_dtype(options.dtype, stored_dtype(config))
-    source = ModelSource(directory, config, dtype, device=kit.device, quantize=options.quantize)
+    source, adapters = _modules(options, kit), tuple(map(open_adapter, options.adapters))
     if group.world == 1:
         runner, shape = select_runner(source, kit, progress, adapters)
-        return _session(runner, shape, kit, options.masks, tuple(adapter.name for adapter in adapters), kernels)
-    check_partition(config, source.dtype, group.rank, group.world, open_weights(directory).most_elements)
+        return _session(runner, shape, kit, options, kernels, progress)
+    check_partition(source.config, source.dtype, group.rank, group.world, open_weights(source.directory).most_elements)
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
     drafts = allow_drafts(runner, exact=True)
-    return RankSession(runner, shape, options.masks, collectives, (*kernels, drafts))
+    kernels = (*kernels, drafts, *no_proposals(options, "several ranks share the model"))
+    return RankSession(runner, shape, options.masks, collectives, kernels)
+
+
+def _modules(options: OpenOptions, kit: DeviceKit) -> ModelSource:
+    """The model as transformers' modules. Raises InvalidModel, Unsupported."""
+    from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
+
+    config = read_config(Path(options.model))
+    dtype = kit.choose_dtype(options.dtype, stored_dtype(config))
+    return ModelSource(Path(options.model), config, dtype, device=kit.device, quantize=options.quantize)
 
 
 def _session(
     runner: Runner,
     shape: ModelShape,
     kit: DeviceKit,
-    masks: MaskSource | None,
-    adapters: tuple[str, ...],
+    options: OpenOptions,
     kernels: tuple[Kernel, ...],
+    progress: Progress,
 ) -> BaseSession:
     """One step ahead if the device is asynchronous and the runner's steps can be enqueued; else one step at a time."""
-    queue = kit.queue()
-    kernels = (*kernels, allow_drafts(runner, exact=queue is None))
+    queue, masks, adapters = kit.queue(), options.masks, tuple(each.name for each in options.adapters)
     if queue is None:
-        return SyncSession(runner, shape, masks, adapters, kernels)
+        speculator, told = _speculator(runner, shape, kit, options, progress)
+        return SyncSession(runner, shape, masks, adapters, (*kernels, *told), speculator)
+    kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, "the steps of this device run on its queue"))
     if not hasattr(type(runner), "forward"):  # checked on the class: an instance without a cache may raise
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
         return SyncSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"
     kernels = (*kernels, Kernel("run ahead", ahead))
     return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
+
+
+def _speculator(
+    runner: Runner, shape: ModelShape, kit: DeviceKit, options: OpenOptions, progress: Progress
+) -> tuple[Speculator | None, tuple[Kernel, ...]]:
+    """The speculator of a model, if one is asked for and the model runs drafts; and what to say about both. Raises InvalidModel,
+    Unsupported."""
+    if not options.speculator:
+        return None, (allow_drafts(runner, exact=True),)
+
+    def open_runner(directory: Path) -> Runner:
+        return _draft_runner(OpenOptions(str(directory), options.dtype), kit, progress)
+
+    speculator, told = open_speculator(Path(options.speculator), runner, shape, kit, open_runner)
+    drafts = allow_drafts(runner, exact=True)  # of a runner that keeps hidden states, if it is to
+    if Feature.SPECULATION not in runner.features:
+        return None, (drafts, *no_proposals(options, "there are no drafts"))
+    return speculator, (drafts, told)
+
+
+def _draft_runner(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Runner:
+    """A runner of a draft model. Raises InvalidModel, Unsupported."""
+    check_model(Path(options.model))
+    try:
+        return open_table(options, kit, progress)
+    except UnsupportedFamily as reason:
+        from tgi_core.engine.runner_selection import select_runner
+
+        _log.info("the draft model runs through transformers' modules: %s", reason)
+        return select_runner(_modules(options, kit), kit, progress)[0]
 
 
 NewRunner = Callable[[DecoderWeights, Progress], TableRunner]

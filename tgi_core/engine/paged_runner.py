@@ -16,11 +16,11 @@ from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider, KVCacheAllocator
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
-from tgi_core.engine.logits_selection import selected_tokens
-from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.logits_selection import Selection, selected_tokens
+from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
-from tgi_core.engine.runner import StepLogits
+from tgi_core.engine.runner import HiddenStates, StepLogits
 
 
 class PagedRunner(ABC):
@@ -43,8 +43,10 @@ class PagedRunner(ABC):
         """Positions per block of the cache in use."""
         self.cache_dtype = "auto" if kit.fp8_cache is None else kit.fp8_cache.name
         self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
-        self._kit = kit
+        self._kit, self._keeps_hidden = kit, False
         self.cache: PagedCache | None = None
+        self.beside: CacheBeside | None = None
+        """A cache of another model with the blocks of this one's."""
 
     @abstractmethod
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
@@ -72,26 +74,32 @@ class PagedRunner(ABC):
 
     def allocate(self, capacity: Capacity) -> None:
         """Allocate the cache of a promise."""
-        self._use_cache(capacity.groups[0].num_blocks, capacity.groups[0].block_size)
+        self.use_cache(capacity.groups[0].num_blocks, capacity.groups[0].block_size)
 
     def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """The limits that `reserve` would promise now. Raises OutOfMemory."""
         if Feature.SPECULATION not in self.features:
             plan = replace(plan, draft=0)
         block_size = plan.block_size or self.block_sizes[0]
-        block_bytes = PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
+        block_bytes = self.cache_block_bytes(block_size)
         spare = SPARE_BLOCKS * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
-        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare)
+        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside)
+
+    def cache_block_bytes(self, block_size: int) -> int:
+        """Bytes of a block of that size."""
+        return PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""
-        self._use_cache(2, self.block_sizes[0])
+        self.use_cache(2, self.block_sizes[0])
 
     def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step."""
         step = build(self._arranged(row_inputs), self.block_size, self._kit.device)
         tokens = selected_tokens(row_inputs, step)
         with torch.inference_mode():
+            if self._keeps_hidden:
+                return self._run_apart(row_inputs, step, tokens)
             if tokens.scored.places:
                 scored = ScoredTokens(self._upload(tokens.scored.places), self._upload(tokens.scored.following))
                 logits, scores = self.forward_scored(step, self._upload(tokens.kept), scored)
@@ -99,6 +107,20 @@ class PagedRunner(ABC):
             every = tokens.kept == list(range(step.cu_seqlens[-1]))
             logits = self.forward(step, None if every else self._upload(tokens.kept))
             return StepLogits.of(row_inputs, logits, tokens.first)
+
+    def keep_hidden(self) -> str:
+        """See `KeepsHidden`."""
+        self._keeps_hidden = not self.shape.whole_head
+        return "" if self._keeps_hidden else "the output head of this model cannot be run apart"
+
+    def _run_apart(self, row_inputs: Sequence[RowInput], step: StepMetadata, tokens: Selection) -> StepLogits:
+        """Compute one step, the output head by itself, and keep what it takes."""
+        kept, scored, prompt = len(tokens.kept), tokens.scored, dict[int, Tensor]()
+        hidden = self.hidden(step, self._upload([*tokens.kept, *scored.places]))
+        if scored.places:
+            prompt = scored.by_request(prompt_logprobs(self.logits, hidden[kept:], self._upload(scored.following)))
+        states = HiddenStates(tokens.first, lambda places: hidden[self._upload(places)])
+        return StepLogits.of(row_inputs, self.logits(hidden[:kept]), tokens.first, prompt, hidden=states)
 
     def _upload(self, indices: list[int]) -> Tensor:
         """int64 on the device."""
@@ -108,7 +130,8 @@ class PagedRunner(ABC):
         """Free the cache."""
         self.cache = None
 
-    def _use_cache(self, num_blocks: int, block_size: int) -> None:
+    def use_cache(self, num_blocks: int, block_size: int) -> None:
+        """Use a cache of that size until `release`."""
         self.block_size = block_size
         provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
         new_layers = provider.new_layers if isinstance(provider, KVCacheAllocator) else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,19 +16,37 @@ from tgi_core.engine.prompt_scores import ScoredTokens
 from tgi_core.engine.sampler import PlainSampler
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """What the output head takes, of the tokens of a step after which one is sampled.
+
+    `take` returns those [places, hidden] at some of their places; by request, `first` is the place of its newest token, which its drafts
+    follow. The next step may overwrite them.
+    """
+
+    first: Mapping[int, int]
+    take: Callable[[list[int]], Tensor]
+
+    def after(self, made: Mapping[int, int]) -> Tensor:
+        """[rows, hidden] from which rows chose their last token, given how many tokens each request made."""
+        return self.take([self.first[id] + count - 1 for id, count in made.items()])
+
+
 @dataclass(slots=True)
 class StepLogits:
     """What a step gives to sampling.
 
     `last` are logits [works that yield, vocabulary] in the order of those works, after a row's newest token, and `drafts` maps a
     request id to logits [drafts, vocabulary] after each of its drafts; the next step may overwrite both. `prompt` maps a request id to
-    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows.
+    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows. `hidden` are there
+    if the runner keeps them.
     """
 
     last: Tensor
     prompt: dict[int, Tensor] = field(default_factory=dict)
     plain_sampler: PlainSampler | None = None
     drafts: dict[int, Tensor] = field(default_factory=dict)
+    hidden: HiddenStates | None = None
 
     @classmethod
     def of(
@@ -38,6 +56,7 @@ class StepLogits:
         first: Mapping[int, int],
         prompt: dict[int, Tensor] | None = None,
         plain_sampler: PlainSampler | None = None,
+        hidden: HiddenStates | None = None,
     ) -> StepLogits:
         """From logits `kept` [kept, vocabulary]: by request, `first` is the place of those after its newest token; those after its drafts
         follow."""
@@ -53,7 +72,7 @@ class StepLogits:
             if places == list(range(len(kept)))
             else kept.index_select(0, torch.tensor(places, dtype=torch.int64, device=kept.device))
         )
-        return cls(last, prompt or {}, plain_sampler, drafts)
+        return cls(last, prompt or {}, plain_sampler, drafts, hidden)
 
 
 def prompt_positions(row_input: RowInput) -> int:
@@ -120,6 +139,17 @@ class Runner(Protocol):
 
     def release(self) -> None:
         """Free the cache. Idempotent."""
+
+
+@runtime_checkable
+class KeepsHidden(Protocol):
+    """A runner that can keep the hidden states of its steps for a speculator."""
+
+    def keep_hidden(self) -> str:
+        """Return them with each step from now on, in `StepLogits.hidden`. Returns why it cannot; empty if it does."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of hidden states [rows, hidden]. Call `run` first."""
 
 
 class CapturableRunner(Protocol):

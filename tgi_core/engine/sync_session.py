@@ -7,6 +7,7 @@ whichever comes first, and always in the order of the calls.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
@@ -30,6 +31,7 @@ from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.row_results import row_results
 from tgi_core.engine.runner import Runner, StepLogits
+from tgi_core.engine.speculators.base import Speculator
 
 
 class SyncSession(BaseSession):
@@ -42,9 +44,13 @@ class SyncSession(BaseSession):
         masks: MaskSource | None,
         adapters: tuple[str, ...] = (),
         kernels: tuple[Kernel, ...] = (),
+        speculator: Speculator | None = None,
     ) -> None:
         super().__init__(runner, shape, masks, adapters, kernels)
         self._launched: LaunchedStep | None = None
+        self._speculator = speculator
+        if speculator is not None:
+            self.declare(proposals=speculator.most)
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -69,11 +75,15 @@ class SyncSession(BaseSession):
         self._launched = self._tracker = None
         self._outcomes.clear()
         self._runner.release()
+        if self._speculator is not None:
+            self._speculator.release()
         return Closed()
 
     def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         progress("warming up", 0, 1, "step")
         capacity = self._runner.reserve(plan)
+        if self._speculator is not None:
+            capacity = self._speculator.reserve(plan, capacity)
         progress("warming up", 1, 1, "step")
         return capacity
 
@@ -118,4 +128,12 @@ class SyncSession(BaseSession):
         rows = row_results(row_inputs, logits, self._masks)
         for row_input, row in zip(row_inputs, rows, strict=True):
             self._keep(row_input, row)
-        return rows
+        return self._with_proposals(row_inputs, rows, logits)
+
+    def _with_proposals(self, row_inputs: list[RowInput], rows: tuple[Row, ...], logits: StepLogits) -> tuple[Row, ...]:
+        """Add the speculator's guesses, if there are to be any."""
+        count = self._capacity.draft if self._capacity else 0
+        if self._speculator is None or not count:
+            return rows
+        guesses = self._speculator.propose(row_inputs, rows, logits, min(count, self._speculator.most))
+        return tuple(replace(row, proposed=guesses[row.request_id]) if row.request_id in guesses else row for row in rows)

@@ -14,7 +14,7 @@ from tgi_core.hub.conversion import convert
 from tgi_core.hub.links import link_together
 from tgi_core.hub.newest import newest
 from tgi_core.hub.remote import Listing, Remote
-from tgi_core.hub.selection import ADAPTER, INDEX, SINGLE, has_safetensors, pickle_files, shards, small_files
+from tgi_core.hub.selection import ADAPTER, INDEX, MEDUSA, SINGLE, has_safetensors, pickle_files, shards, small_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
@@ -102,7 +102,7 @@ def _complete(source: Source, directory: Path) -> bool:
     if source.only_small:
         return (directory / "config.json").is_file()
     names = [item.name for item in directory.iterdir()]
-    weights = has_safetensors(directory) or bool(pickle_files(names)) or _elsewhere(source)
+    weights = has_safetensors(directory) or MEDUSA in names or bool(pickle_files(names)) or _elsewhere(source)
     return (directory / "config.json").is_file() and weights
 
 
@@ -122,6 +122,8 @@ def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
         if missing := [name for name in wanted if name not in names]:
             raise StartupError(f"model {source.model}: its {INDEX} lists {missing[0]}, which is not in the repository")
         return wanted
+    if MEDUSA in names:
+        return [MEDUSA]
     pickles = pickle_files(names)
     if ADAPTER in names:
         raise StartupError(
@@ -149,7 +151,7 @@ def _assembled(source: Source, remote: Remote, directory: Path, show: Progress) 
     target = remote.folder / "tgi" / "snapshots" / directory.name
     if source.weights is not None and has_safetensors(source.weights):
         return link_together(target, directory, source.weights)
-    if has_safetensors(directory):
+    if has_safetensors(directory) or (directory / MEDUSA).is_file():
         return directory
     pickles = pickle_files([item.name for item in directory.iterdir()])
     return _converted(source, directory, pickles, target, show)

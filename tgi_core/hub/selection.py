@@ -11,6 +11,7 @@ from tgi_core.errors import StartupError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+MEDUSA = "medusa_lm_head.safetensors"
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"

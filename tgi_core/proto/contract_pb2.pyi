@@ -27,7 +27,7 @@ class Api(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize")
+    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize", "proposals")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Capabilities(_message.Message):
     KERNELS_FIELD_NUMBER: _ClassVar[int]
     CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     sampling: _containers.RepeatedScalarFieldContainer[str]
     block_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -50,7 +51,8 @@ class Capabilities(_message.Message):
     kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
     cache_dtype: str
     quantize: str
-    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ...) -> None: ...
+    proposals: int
+    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., proposals: _Optional[int] = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("part", "name", "reason")
@@ -199,7 +201,7 @@ class VerbCall(_message.Message):
     def __init__(self, verb: _Optional[str] = ..., ns: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "fault", "forward_ns", "sample_ns", "request_ids", "token_counts", "ids", "texts", "logprobs", "special", "candidates", "prompts", "finished", "faults", "forced")
+    __slots__ = ("step", "fault", "forward_ns", "sample_ns", "request_ids", "token_counts", "ids", "texts", "logprobs", "special", "candidates", "prompts", "finished", "faults", "forced", "proposed_counts", "proposed")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +217,8 @@ class StepResult(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     FORCED_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
     step: int
     fault: Fault
     forward_ns: int
@@ -230,7 +234,9 @@ class StepResult(_message.Message):
     finished: _containers.RepeatedCompositeFieldContainer[Finished]
     faults: _containers.RepeatedCompositeFieldContainer[RowFault]
     forced: _containers.RepeatedCompositeFieldContainer[Forced]
-    def __init__(self, step: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., forward_ns: _Optional[int] = ..., sample_ns: _Optional[int] = ..., request_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., logprobs: _Optional[_Iterable[float]] = ..., special: _Optional[_Iterable[int]] = ..., candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ..., faults: _Optional[_Iterable[_Union[RowFault, _Mapping]]] = ..., forced: _Optional[_Iterable[_Union[Forced, _Mapping]]] = ...) -> None: ...
+    proposed_counts: _containers.RepeatedScalarFieldContainer[int]
+    proposed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., forward_ns: _Optional[int] = ..., sample_ns: _Optional[int] = ..., request_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., logprobs: _Optional[_Iterable[float]] = ..., special: _Optional[_Iterable[int]] = ..., candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ..., faults: _Optional[_Iterable[_Union[RowFault, _Mapping]]] = ..., forced: _Optional[_Iterable[_Union[Forced, _Mapping]]] = ..., proposed_counts: _Optional[_Iterable[int]] = ..., proposed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Forced(_message.Message):
     __slots__ = ("request_id", "ids")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
 from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.prediction import Prediction
-from tgi_core.scheduler.row_drafts import DraftSource, ForcedTokens, Proposer, RowDrafts
+from tgi_core.scheduler.row_drafts import CERTAIN, PROPOSED, DraftSource, Proposer, ReportedTokens, RowDrafts
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.suffix import EarlierAnswers, SuffixProposer
 from tgi_core.wire.types import Token
@@ -30,11 +30,19 @@ ObserveDrafts = Callable[[DraftSource, int, int], None]
 
 
 class Drafter:
-    """Proposes drafts of at most `most` tokens, also from earlier answers if those are kept."""
+    """Proposes drafts of at most `most` tokens, also from earlier answers if those are kept, and from what the backend's speculator
+    guesses if there is one."""
 
-    def __init__(self, most: int, times: StepTimes, earlier_answers: bool = False, observe: ObserveDrafts | None = None) -> None:
+    def __init__(
+        self,
+        most: int,
+        times: StepTimes,
+        earlier_answers: bool = False,
+        observe: ObserveDrafts | None = None,
+        speculator: bool = False,
+    ) -> None:
         self.most = most
-        self._times = times
+        self._times, self._speculator = times, speculator
         self._earlier = EarlierAnswers() if earlier_answers else None
         self._observe = observe
 
@@ -43,9 +51,11 @@ class Drafter:
         tokens, request = sequence.tokens, sequence.request
         proposers: dict[DraftSource, Proposer] = {}
         if request.grammar is not None:
-            proposers[DraftSource.GRAMMAR] = ForcedTokens(tokens)
+            proposers[DraftSource.GRAMMAR] = ReportedTokens(tokens, CERTAIN)
         if request.prediction:
             proposers[DraftSource.PREDICTION] = sequence.prediction = Prediction(request.prediction, tokens)
+        if self._speculator:
+            proposers[DraftSource.MODEL] = ReportedTokens(tokens, PROPOSED)
         proposers[DraftSource.NGRAM] = NgramIndex(tokens)
         if self._earlier is not None:
             proposers[DraftSource.SUFFIX] = SuffixProposer(self._earlier, request.scheduling.salt, tokens)
@@ -76,13 +86,13 @@ class Drafter:
                 return len(proposer.drafts(match.place, 2)) == 2
         return False
 
-    def force(self, rows: Mapping[int, Sequence], forced: Mapping[int, tuple[int, ...]]) -> None:
-        """Note the tokens that follow by the grammars of rows, by their ids on the shard."""
-        for id, tokens in forced.items():
+    def report(self, source: DraftSource, rows: Mapping[int, Sequence], reported: Mapping[int, tuple[int, ...]]) -> None:
+        """Note the tokens that follow rows by their grammars, or by the guess of a speculator; rows by their ids on the shard."""
+        for id, tokens in reported.items():
             row = rows[id].speculation if id in rows else None
-            proposer = None if row is None else row.proposers.get(DraftSource.GRAMMAR)
-            if isinstance(proposer, ForcedTokens):
-                proposer.force(tokens)
+            proposer = None if row is None else row.proposers.get(source)
+            if isinstance(proposer, ReportedTokens):
+                proposer.report(tokens)
 
     def read(self, sequence: Sequence, made: tuple[Token, ...]) -> None:
         """Record the tokens that a step with a row's drafts made, and continue the row behind those that were accepted."""

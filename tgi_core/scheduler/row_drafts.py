@@ -15,6 +15,7 @@ class DraftSource(Enum):
 
     GRAMMAR = "grammar"
     PREDICTION = "prediction"
+    MODEL = "model"
     NGRAM = "ngram"
     SUFFIX = "suffix"
 
@@ -29,32 +30,40 @@ class Proposer(Protocol):
         """Return up to `count` tokens of that text from `place` on."""
 
 
-class ForcedTokens:
-    """Tokens that a row's grammar forces, as reported by the shard. The model may spell the same text with other tokens."""
+CERTAIN = 1 << 30
+"""A match longer than any other: only these tokens can follow, though the model may spell the same text with others."""
+PROPOSED = 4
+"""Tokens that a suffix must have in common with a text for that to count as a better guess than a speculator's."""
 
-    __slots__ = ("_forced", "_size", "_tokens")
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = tokens
-        self._forced: tuple[int, ...] = ()
+class ReportedTokens:
+    """Tokens that follow a row's as the shard reports: those that its grammar forces, or those that a speculator guesses. They count as a
+    match of `length` tokens."""
+
+    __slots__ = ("_length", "_reported", "_size", "_tokens")
+
+    def __init__(self, tokens: Sequence[int], length: int) -> None:
+        self._tokens, self._length = tokens, length
+        self._reported: tuple[int, ...] = ()
         self._size = 0
 
-    def force(self, forced: tuple[int, ...]) -> None:
-        """Note what must follow the tokens read so far."""
-        self._forced, self._size = forced, len(self._tokens)
+    def report(self, reported: tuple[int, ...]) -> None:
+        """Note what follows the tokens read so far."""
+        self._reported, self._size = reported, len(self._tokens)
 
     def find(self) -> Match:
-        """Return a match that is longer than any other while the tokens are those that the shard knew."""
-        return Match(len(self._tokens) + 1, 0) if self._forced and self._size == len(self._tokens) else NO_MATCH
+        """Return a match while the tokens are those that the shard knew."""
+        return Match(self._length, 0) if self._reported and self._size == len(self._tokens) else NO_MATCH
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
         """Return up to `count` of them."""
-        return self._forced[place : place + count]
+        return self._reported[place : place + count]
 
 
 _FIRST_ACCEPTANCE = {
     DraftSource.GRAMMAR: 0.9,
     DraftSource.PREDICTION: 0.8,
+    DraftSource.MODEL: 0.6,
     DraftSource.NGRAM: 0.5,
     DraftSource.SUFFIX: 0.5,
 }

@@ -21,6 +21,7 @@ from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.pace import Pace, StepTimes
 from tgi_core.scheduler.policy import Policy, StepPlan
 from tgi_core.scheduler.queue import WaitingQueue
+from tgi_core.scheduler.row_drafts import DraftSource
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.shard_state import ShardState
 from tgi_core.scheduler.types import (
@@ -64,7 +65,8 @@ class Scheduler:
         self.memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
         self._times = StepTimes()
         speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
-        self._drafter = Drafter(capacity.draft, self._times, options.earlier_answers, observe_drafts) if speculates else None
+        sources = options.earlier_answers, observe_drafts, capabilities.proposals > 0
+        self._drafter = Drafter(capacity.draft, self._times, *sources) if speculates else None
         self._policy = Policy(capabilities, capacity, self.memory, self._times, options, self._drafter)
         self.shard = ShardState(capacity.in_flight)
         self.queue = WaitingQueue()
@@ -300,8 +302,9 @@ class Scheduler:
                 continue
             self._note(sequence, made)
             events.append(Event(sequence.key, made))
-        if result.forced and self._drafter is not None:
-            self._drafter.force(rows, result.forced)
+        if self._drafter is not None:
+            self._drafter.report(DraftSource.GRAMMAR, rows, result.forced)
+            self._drafter.report(DraftSource.MODEL, rows, result.proposed)
 
     def _note(self, sequence: Sequence, made: Generation) -> None:
         sequence.unread -= bool(made.tokens)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from tgi_core.backend import (
@@ -237,7 +238,13 @@ class ModelServer:
             return StepResult(number, fault=self._fault(_of_step(error)))
         generations = [made for row in rows.rows if (made := self._generation(row)) is not None]
         forced = self._forced(generations) if self._draft and self._masks is not None else {}
-        return StepResult(number, tuple(generations), None, rows.forward_ns, rows.sample_ns, forced)
+        proposed = {row.request_id: hints for row in rows.rows if row.proposed and (hints := self._proposed(row))}
+        return StepResult(number, tuple(generations), None, rows.forward_ns, rows.sample_ns, forced, proposed)
+
+    def _proposed(self, row: Row) -> tuple[int, ...]:
+        """Return a row's guesses, up to the first that no row may run as a draft; none for a row that has ended."""
+        valid = takewhile(lambda token: 0 <= token < self._vocab_size, row.proposed[: self._draft])
+        return tuple(valid) if row.request_id in self.transcripts else ()
 
     def _forced(self, generations: list[Generation]) -> dict[int, tuple[int, ...]]:
         """Return the tokens that must follow by the grammars of rows that go on: as many as a row may have drafts, and one that a step

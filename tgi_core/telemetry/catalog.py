@@ -39,7 +39,7 @@ class Metric:
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """Reasons why a generation can fail."""
-DRAFT_SOURCES = (("source", ("grammar", "prediction", "ngram", "suffix")),)
+DRAFT_SOURCES = (("source", ("grammar", "prediction", "model", "ngram", "suffix")),)
 PLACES = tuple(map(str, range(MAX_DRAFTS)))
 """Places among the drafts of a row."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")

@@ -168,6 +168,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         kernels=[contract.Kernel(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in capabilities.kernels],
         cache_dtype=capabilities.cache_dtype,
         quantize=capabilities.quantize,
+        proposals=capabilities.proposals,
     )
 
 
@@ -185,6 +186,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         kernels=tuple(Kernel(kernel.part, kernel.name, kernel.reason) for kernel in message.kernels),
         cache_dtype=message.cache_dtype or "auto",
         quantize=message.quantize,
+        proposals=message.proposals,
     )
 
 

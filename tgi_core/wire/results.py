@@ -72,6 +72,7 @@ def _decode_fault(message: contract.Fault) -> Fault:
 
 def _encode_step(step: StepResult) -> contract.StepResult:
     made = step.generations
+    proposed = [step.proposed.get(item.request_id, ()) for item in made] if step.proposed else []
     tokens = [token for item in made for token in item.tokens]
     counts = [len(item.tokens) for item in made]
     return contract.StepResult(
@@ -94,6 +95,8 @@ def _encode_step(step: StepResult) -> contract.StepResult:
             if item.fault is not None
         ],
         forced=[contract.Forced(request_id=id, ids=ids) for id, ids in step.forced.items()],
+        proposed_counts=[len(ids) for ids in proposed],
+        proposed=[token for ids in proposed for token in ids],
     )
 
 
@@ -105,16 +108,26 @@ def _decode_step(message: contract.StepResult, vocab_size: int) -> StepResult:
         fault=_decode_fault(message.fault) if message.HasField("fault") else None,
         forward_ns=message.forward_ns,
         sample_ns=message.sample_ns,
-        forced={item.request_id: _decode_forced(item, vocab_size) for item in message.forced},
+        forced={item.request_id: _decode_hints("forced", item.ids, vocab_size) for item in message.forced},
+        proposed=_decode_proposed(message, vocab_size) if message.proposed_counts else {},
         unusual=unusual,
     )
 
 
-def _decode_forced(message: contract.Forced, vocab_size: int) -> tuple[int, ...]:
+def _decode_hints(what: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Decode tokens that become drafts, of which each must be in the vocabulary."""
-    if message.ids and max(message.ids) >= vocab_size:
-        raise ValueError(f"forced token {max(message.ids)} of a vocabulary of {vocab_size}")
-    return tuple(message.ids)
+    if ids and max(ids) >= vocab_size:
+        raise ValueError(f"{what} token {max(ids)} of a vocabulary of {vocab_size}")
+    return tuple(ids)
+
+
+def _decode_proposed(message: contract.StepResult, vocab_size: int) -> dict[int, tuple[int, ...]]:
+    """Decode guesses by request; the columns hold them by generation."""
+    counts, ids = message.proposed_counts, iter(_decode_hints("proposed", message.proposed, vocab_size))
+    if len(counts) != len(message.request_ids) or sum(counts) != len(message.proposed):
+        raise ValueError(f"{len(message.proposed)} proposed tokens, where it counts {sum(counts)} in {len(counts)} rows")
+    rows = {id: tuple(islice(ids, count)) for id, count in zip(message.request_ids, counts, strict=True)}
+    return {id: proposed for id, proposed in rows.items() if proposed}
 
 
 def _decode_generations(message: contract.StepResult, vocab_size: int) -> tuple[list[Generation], list[Generation]]:

@@ -198,7 +198,7 @@ class Generation:
 @dataclass(slots=True)
 class StepResult:
     """The results of one step; or the fault that ended the step. `forced`: by request id, the tokens that must follow by a row's
-    grammar, where there are some and the session runs drafts."""
+    grammar, where there are some and the session runs drafts. `proposed`: likewise, those that the backend guesses to follow."""
 
     step: int
     generations: tuple[Generation, ...] = ()
@@ -206,6 +206,7 @@ class StepResult:
     forward_ns: int = 0
     sample_ns: int = 0
     forced: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    proposed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     unusual: Sequence[Generation] | None = field(default=None, compare=False)
     """Generations with anything other than exactly one token; None if not determined."""
 

@@ -25,11 +25,11 @@ from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit
-from tgi_core.engine.memory import plan_capacity
+from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.quantization.weight import Weight, concatenated
-from tgi_core.engine.runner import ScoredPrompts, StepLogits
+from tgi_core.engine.runner import HiddenStates, ScoredPrompts, StepLogits
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
@@ -232,24 +232,28 @@ class DecoderRunner:
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())
         weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
         self.cache: Memory | None = None
+        self.beside: CacheBeside | None = None
+        """A cache of another model with the blocks of this one's."""
         self._logits = torch.empty(
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
-        self._block_size = BLOCK_SIZES[0]
+        self._block_size, self._keeps_hidden = BLOCK_SIZES[0], False
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Reserve the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZES[0]
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, self.cache_block_bytes(block_size))
-        self._use_cache(capacity.groups[0].num_blocks, block_size)
+        block_bytes = self.cache_block_bytes(block_size)
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, beside=self.beside)
+        self.use_cache(capacity.groups[0].num_blocks, block_size)
         self._logits = torch.empty(capacity.max_rows * (1 + plan.draft), self.shape.vocab_size)
         return capacity
 
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks, for the self-check."""
-        self._use_cache(2, BLOCK_SIZES[0])
+        self.use_cache(2, BLOCK_SIZES[0])
 
-    def _use_cache(self, num_blocks: int, block_size: int) -> None:
+    def use_cache(self, num_blocks: int, block_size: int) -> None:
+        """Use a cache of that size until `release`."""
         block_bytes = self.cache_block_bytes(block_size)
         self.cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
         for index, layer in enumerate(self.packed.layers):
@@ -258,6 +262,7 @@ class DecoderRunner:
         self.packed.model.int8_cache = int(self._stored_dtype is torch.int8)
 
     def cache_block_bytes(self, block_size: int) -> int:
+        """Bytes of a block of that size."""
         table = self.packed.table
         shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
         return block_size * len(table.layers) * shape.num_bytes(self._stored_dtype)
@@ -290,7 +295,28 @@ class DecoderRunner:
             left = np.setdiff1d(np.arange(len(flat.wanted)), scored)
             logits = self._head(torch.from_numpy(left.astype(np.int32)))
             first = dict(zip(first, np.searchsorted(left, list(first.values())).tolist(), strict=True))
-        return StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler)
+        hidden = HiddenStates(flat.last, self._hidden) if self._keeps_hidden else None
+        return StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler, hidden)
+
+    def keep_hidden(self) -> str:
+        """See `KeepsHidden`: the workspace holds them until the next step."""
+        self._keeps_hidden = True
+        return ""
+
+    def _hidden(self, places: list[int]) -> Tensor:
+        """Hidden states [places, hidden] of the last step's wanted tokens, after the final norm."""
+        hidden = torch.empty(len(places), self.shape.hidden_size, dtype=self.shape.dtype)
+        chosen = np.array(places, np.int32)
+        arguments = ctypes.byref(self.packed.model), self._space, chosen.ctypes.data, len(places), hidden.data_ptr()
+        self._kernels.call.tgi_hidden(*arguments)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of hidden states [rows, hidden], in the dtype of the model."""
+        hidden, logits = hidden.contiguous(), torch.empty(len(hidden), self.shape.vocab_size, dtype=self.shape.dtype)
+        flag, head = int(self.shape.dtype is torch.bfloat16), ctypes.byref(self.packed.model.head)
+        self._kernels.call.tgi_linear(self._kernels.pool, flag, head, hidden.data_ptr(), logits.data_ptr(), len(hidden))
+        return logits
 
     def _head(self, places: Tensor) -> Tensor:
         """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""

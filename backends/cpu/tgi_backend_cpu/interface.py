@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 10
+INTERFACE = 11
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -171,6 +171,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[object, ...]]] = {
     "tgi_workspace": (_AT, ()),
     "tgi_workspace_free": (None, (_AT,)),
     "tgi_step": (None, (_AT, POINTER(Model), POINTER(Step), _AT)),
+    "tgi_hidden": (None, (POINTER(Model), _AT, _AT, _COUNT, _AT)),
     "tgi_head": (None, (_AT, POINTER(Model), _AT, _AT, _COUNT, _AT)),
     "tgi_sample": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT, _FLAG, _AT, _AT)),
 }

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tgi_conformance.golden import default_model
 from tgi_conformance.target import Target
 from tgi_core.backend import Group, Handle, OpenOptions
 from tgi_core.backend.batch_tracker import BatchTracker, RowState
-from tgi_core.backend.reference import ReferenceSession, backend_open
+from tgi_core.backend.reference import PROPOSALS, ReferenceSession, backend_open
 from tgi_core.model_files import read_json
 
 
@@ -71,7 +71,9 @@ def opening(kind: type[Sound]) -> Open:
         backend_open(replace(options, group=Group()) if kind.several_ranks else options)
         config = read_json(Path(options.model) / "config.json")
         adapters = tuple(adapter.name for adapter in options.adapters)
-        session = kind(int(config["vocab_size"]), int(config["max_position_embeddings"]), masks=options.masks, adapters=adapters)
+        sizes = int(config["vocab_size"]), int(config["max_position_embeddings"])
+        given: dict[str, Any] = {"proposals": PROPOSALS} if options.speculator else {}
+        session = kind(*sizes, masks=options.masks, adapters=adapters, **given)
         session.options = options
         return session
 

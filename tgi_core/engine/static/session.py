@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from tgi_core.backend import Capacity, InvalidModel, Kernel, MaskSource, OpenOptions, Progress, Unsupported, WarmupPlan
+from tgi_core.backend import Capacity, InvalidModel, Kernel, OpenOptions, Progress, Unsupported, WarmupPlan
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.collectives import Collectives, open_collectives
@@ -17,6 +17,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.open_model import NewRunner, load_table
 from tgi_core.engine.rank_session import RankSession
+from tgi_core.engine.speculators.base import no_proposals
 from tgi_core.engine.static.device import StaticKit
 from tgi_core.engine.static.runner import StaticRunner
 from tgi_core.engine.static.steps import StaticSteps
@@ -24,13 +25,15 @@ from tgi_core.engine.static.warmup import warm_up
 
 Warm = Callable[[WarmupPlan, Progress], tuple[StaticSteps, Capacity]]
 _PROGRAMS = Kernel("programs", "one per shape", "none is compiled in traffic")
+_NO_HIDDEN = "compiled programs return logits only"
 
 
 class StaticSession(AheadSession):
     """The session over a whole model on a static device."""
 
-    def __init__(self, runner: StaticRunner, warm: Warm, masks: MaskSource | None) -> None:
-        super().__init__(runner, runner.device, masks, (), runner.kit.choices(), _PROGRAMS)
+    def __init__(self, runner: StaticRunner, warm: Warm, options: OpenOptions) -> None:
+        kernels = *runner.kit.choices(), *no_proposals(options, _NO_HIDDEN)
+        super().__init__(runner, runner.device, options.masks, (), kernels, _PROGRAMS)
         self._warm = warm
 
     def _warm_up(self, plan: WarmupPlan, progress: Progress) -> tuple[StaticSteps, Capacity]:
@@ -40,8 +43,9 @@ class StaticSession(AheadSession):
 class StaticRankSession(RankSession):
     """One rank's session among several, in lock step with the others': rank 0 samples."""
 
-    def __init__(self, runner: StaticRunner, warm: Warm, masks: MaskSource | None, collectives: Collectives) -> None:
-        super().__init__(runner, runner.shape, masks, collectives, (*runner.kit.choices(), _PROGRAMS))
+    def __init__(self, runner: StaticRunner, warm: Warm, options: OpenOptions, collectives: Collectives) -> None:
+        kernels = *runner.kit.choices(), _PROGRAMS, *no_proposals(options, _NO_HIDDEN)
+        super().__init__(runner, runner.shape, options.masks, collectives, kernels)
         self._warm = warm
         self._static_steps: StaticSteps | None = None
 
@@ -58,7 +62,7 @@ def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> Bas
     if options.adapters:
         raise Unsupported("--lora-adapters: static devices run decoders from their tables, which hold no adapters; leave it out")
     if options.group.world == 1:
-        return StaticSession(*_loaded(options, kit, progress, kit.table_runner), options.masks)
+        return StaticSession(*_loaded(options, kit, progress, kit.table_runner), options)
     collectives = open_collectives(options.group, kit.collectives, kit.device)
 
     def make(weights: DecoderWeights, progress: Progress) -> StaticRunner:
@@ -67,7 +71,7 @@ def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> Bas
         return runner
 
     try:
-        return StaticRankSession(*_loaded(options, kit, progress, make), options.masks, collectives)
+        return StaticRankSession(*_loaded(options, kit, progress, make), options, collectives)
     except BaseException:
         collectives.close()
         raise

@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 10; }
+int32_t tgi_interface() { return 11; }
 
 // Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
 int32_t tgi_permit() { return permit_tiles(); }
@@ -185,6 +185,18 @@ void tgi_workspace_free(void* space) { delete (Workspace*)space; }
 // One step of a model.
 void tgi_step(void* pool, const Model* model, const Step* step, void* space) {
   (model->bfloat16 ? run_step<Bf16> : run_step<Float>)(*model, *step, *(Workspace*)space, *(Pool*)pool);
+}
+
+// What the output head takes, [count][hidden], of wanted tokens of the step before, at `chosen`: their streams after the final norm.
+void tgi_hidden(const Model* model, const void* space, const int32_t* chosen, int32_t count, void* hidden) {
+  const auto run = [&](auto op) {
+    using element = typename decltype(op)::element;
+    const size_t width = (size_t)model->hidden;
+    const float* stream = ((const Workspace*)space)->chosen_stream.data();
+    for (int32_t i = 0; i < count; i++)
+      rms_norm(stream + (size_t)chosen[i] * width, model->final_norm, model->epsilon, model->hidden, (element*)hidden + i * width);
+  };
+  model->bfloat16 ? run(Bf16()) : run(Float());
 }
 
 // Logits of `count` tokens of a step that had no room for them; see `StepHead`.

@@ -1,0 +1,1 @@
+"""Speculators: checkpoints that guess the next tokens of another model. One file per layout."""

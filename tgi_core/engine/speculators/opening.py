@@ -1,0 +1,73 @@
+"""Opening the speculator that the operator asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from tgi_core.backend import Kernel
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.runner import KeepsHidden, Runner
+from tgi_core.engine.speculators.base import PART, Speculator
+from tgi_core.engine.speculators.draft_model import DraftModel, PagedModel
+from tgi_core.engine.speculators.files import SpeculatorConfig
+from tgi_core.engine.speculators.heads import Heads, HeadSpeculator
+from tgi_core.engine.speculators.medusa import MedusaHeads
+from tgi_core.engine.speculators.mlp import MlpSpeculator
+from tgi_core.speculator_files import MEDUSA, is_speculator
+
+_log = logging.getLogger("tgi_core.engine")
+
+_ROW_BY_ROW = "a model with a cache of its own runs row by row"
+
+OpenRunner = Callable[[Path], Runner]
+"""Loads a model of its own for the same device."""
+
+
+def open_speculator(
+    directory: Path, runner: Runner, shape: ModelShape, kit: DeviceKit, open_runner: OpenRunner
+) -> tuple[Speculator | None, Kernel]:
+    """The speculator in a directory, by its config.json, for the model of `runner`; and its name, or why there is none.
+
+    Raises InvalidModel for damaged files, and for a speculator of another model; Unsupported.
+    """
+    config = SpeculatorConfig(directory)
+    if is_speculator(config.values):
+        speculator = _head_speculator(directory, runner, shape, kit, config)
+    else:
+        speculator = _draft_model(open_runner(directory), runner, shape, config)
+    if isinstance(speculator, str):
+        return None, Kernel(PART, "none", speculator)
+    _log.info("speculator: %s, which guesses up to %d tokens", speculator.name, speculator.most)
+    return speculator, Kernel(PART, speculator.name, f"up to {speculator.most} tokens of a row")
+
+
+def _draft_model(own: Runner, runner: Runner, shape: ModelShape, config: SpeculatorConfig) -> Speculator | str:
+    """The draft model that the runner `own` runs, or why it cannot guess for the model of `runner`."""
+    if not isinstance(own, PagedModel) or not isinstance(runner, PagedModel):
+        return _ROW_BY_ROW
+    if not set(runner.block_sizes) <= set(own.block_sizes):
+        return f"the draft model runs with blocks of {own.block_sizes} tokens, the model with {runner.block_sizes}"
+    speculator = DraftModel(own, shape, config)
+    runner.beside = speculator
+    return speculator
+
+
+def _head_speculator(
+    directory: Path, runner: Runner, shape: ModelShape, kit: DeviceKit, config: SpeculatorConfig
+) -> Speculator | str:
+    """The heads in a directory, or why the model cannot feed them."""
+    if not isinstance(runner, KeepsHidden):
+        return _ROW_BY_ROW
+    reason = runner.keep_hidden()
+    return reason or HeadSpeculator(_heads(directory, runner, shape, kit, config))
+
+
+def _heads(directory: Path, runner: KeepsHidden, shape: ModelShape, kit: DeviceKit, config: SpeculatorConfig) -> Heads:
+    linears = Linears(kit.linears(), kit.device)
+    if MEDUSA in config.values:
+        return MedusaHeads(directory, shape, runner.logits, linears, config)
+    return MlpSpeculator(directory, shape, linears, config)
