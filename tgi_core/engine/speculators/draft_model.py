@@ -82,8 +82,8 @@ class DraftModel:
             if row.fault is None and row_input.start + row_input.take <= longest
         ]
         if guessing:
-            first = self._runner.run([guess.row_inputs for guess in guessing]).last
-            guessing = [guess for guess in guessing if guess.row_inputs.yields]
+            first = self._runner.run([guess.row_input for guess in guessing]).last
+            guessing = [guess for guess in guessing if guess.row_input.yields]
             self._append(guessing, first)
         for _ in range(count - 1):
             if guessing:
