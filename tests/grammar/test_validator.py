@@ -42,7 +42,7 @@ def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trials() -> list[psutil.Process]:
     """The workers that there are."""
-    return [child for child in psutil.Process().children() if any("validation_worker.py" in word for word in child.cmdline())]
+    return [child for child in psutil.Process().children() if any("_worker.py" in word for word in child.cmdline())]
 
 
 async def until_open(gate: Path) -> int:
