@@ -18,31 +18,31 @@ from tgi_core.grammar import matching as engine
 from tgi_core.grammar.limits import MAX_COMPILED_BYTES
 from tgi_core.grammar.validator import GrammarValidator
 
-GATED = Path(__file__).with_name("gated_trial.py")
+GATED = Path(__file__).with_name("gated_worker.py")
 USUAL = json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[GrammarValidator]:
-    """A judge, closed with the block."""
-    validate = GrammarValidator()
+    """A validator, closed with the block."""
+    checker = GrammarValidator()
     try:
-        yield validate
+        yield checker
     finally:
-        await validate.close()
+        await checker.close()
 
 
 @pytest.fixture
 def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where accidents are ordered; see `gated_trial`."""
+    """Where accidents are ordered; see `gated_worker`."""
     monkeypatch.setenv("GATES", str(tmp_path))
-    monkeypatch.setattr(validator, "_TRIAL", GATED)
+    monkeypatch.setattr(validator, "_WORKER", GATED)
     return tmp_path
 
 
 def trials() -> list[psutil.Process]:
     """The workers that there are."""
-    return [child for child in psutil.Process().children() if any("validation_worker.py" in word for word in child.cmdline())]
+    return [child for child in psutil.Process().children() if any("_worker.py" in word for word in child.cmdline())]
 
 
 async def until_open(gate: Path) -> int:
@@ -56,17 +56,17 @@ async def until_open(gate: Path) -> int:
 
 async def test_what_a_grammar_costs() -> None:
     """A good one costs what it takes, in bytes and in seconds; a bad one is told what is wrong with it, now and again."""
-    async with opened() as validate:
+    async with opened() as checker:
         small, large = (
-            await validate.cost(USUAL),
-            await validate.cost(json_grammar({"enum": [f"value {n}" for n in range(3000)]})),
+            await checker.cost(USUAL),
+            await checker.cost(json_grammar({"enum": [f"value {n}" for n in range(3000)]})),
         )
         assert 0 < small.bytes < 1 << 20 and small.bytes < large.bytes < MAX_COMPILED_BYTES
         assert 0 <= small.seconds <= large.seconds  # some clocks tick slowly
         texts = []
         for _ in range(2):
             with pytest.raises(InvalidGrammar, match="unclosed group") as raised:
-                await validate.cost(regex_grammar("(a"))
+                await checker.cost(regex_grammar("(a"))
             texts.append(str(raised.value))
         assert texts[0] == texts[1]
 
@@ -75,34 +75,34 @@ async def test_who_only_wants_to_know_compiles_nothing(monkeypatch: pytest.Monke
     """The report is the workers' alone: nothing is read or compiled in this process."""
     monkeypatch.setattr(engine, "start", lambda *_: pytest.fail("compiled in this process"))
     monkeypatch.setattr(engine, "translate", lambda *_: pytest.fail("read in this process"))
-    async with opened() as validate:
-        await validate.cost(USUAL)
+    async with opened() as checker:
+        await checker.cost(USUAL)
         with pytest.raises(InvalidGrammar, match="look-around"):
-            await validate.cost(regex_grammar("(?=a)b"))
+            await checker.cost(regex_grammar("(?=a)b"))
 
 
 async def test_too_large_is_said_so() -> None:
     """One that compiles in time and takes too much memory is refused by its size."""
-    async with opened() as validate:
+    async with opened() as checker:
         with pytest.raises(InvalidGrammar, match=r"too large|too complex"):
-            await validate.cost(json_grammar({"type": "integer", "multipleOf": 160_001}))
+            await checker.cost(json_grammar({"type": "integer", "multipleOf": 160_001}))
 
 
 async def test_killed_while_idle() -> None:
     """A worker that dies between two grammars costs neither."""
-    async with opened() as validate:
-        await validate.cost(regex_grammar("a"))
+    async with opened() as checker:
+        await checker.cost(regex_grammar("a"))
         for process in trials():
             process.kill()
-        assert isinstance(await validate.cost(regex_grammar("b")), Cost)
+        assert isinstance(await checker.cost(regex_grammar("b")), Cost)
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV"])
 async def test_killed_in_the_middle(gates: Path, end: str) -> None:
     """A valid grammar whose worker dies is tried by another one."""
     (gates / f"1-{end}").touch()
-    async with opened() as validate:
-        assert isinstance(await validate.cost(USUAL), Cost)
+    async with opened() as checker:
+        assert isinstance(await checker.cost(USUAL), Cost)
 
 
 @pytest.mark.parametrize(("end", "error"), [("SIGKILL", GrammarsBusy), ("SIGABRT", InvalidGrammar)])
@@ -110,20 +110,20 @@ async def test_killed_twice(gates: Path, end: str, error: type[Exception]) -> No
     """A valid grammar that loses two workers is not judged: its next try is its first."""
     for number in range(2):
         (gates / f"{number}-{end}").touch()
-    async with opened() as validate:
+    async with opened() as checker:
         with pytest.raises(error):
-            await validate.cost(USUAL)
-        assert isinstance(await validate.cost(USUAL), Cost)
+            await checker.cost(USUAL)
+        assert isinstance(await checker.cost(USUAL), Cost)
 
 
 async def test_small_ones_pass_a_slow_one(gates: Path) -> None:
     """While a costly grammar is at work and others of its kind wait, unknown small ones are answered; then it is, too."""
     os.mkfifo(gates / "slow")
-    async with opened() as validate:
-        costly = [asyncio.create_task(validate.cost(regex_grammar(f"costly slow {n}"))) for n in range(3)]
+    async with opened() as checker:
+        costly = [asyncio.create_task(checker.cost(regex_grammar(f"costly slow {n}"))) for n in range(3)]
         gate = await until_open(gates / "slow")
         for number in range(20):
-            await validate.cost(regex_grammar(f"polite {number}"))
+            await checker.cost(regex_grammar(f"polite {number}"))
         assert not any(task.done() for task in costly)
         (gates / "slow").unlink()
         os.close(gate)
@@ -133,31 +133,31 @@ async def test_small_ones_pass_a_slow_one(gates: Path) -> None:
 async def test_known_ones_pass_busy_lanes(gates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When all lanes are busy and nobody may wait any more, grammars that are known, good or bad, are told at once."""
     monkeypatch.setattr(validator, "_QUICK_WAITING", 0)
-    async with opened() as validate:
-        await validate.cost(USUAL)
+    async with opened() as checker:
+        await checker.cost(USUAL)
         with pytest.raises(InvalidGrammar, match="unclosed group"):
-            await validate.cost(regex_grammar("(a"))
+            await checker.cost(regex_grammar("(a"))
         gated = []
         for name in ("one", "two"):
             os.mkfifo(gates / name)
-            gated.append(asyncio.create_task(validate.cost(regex_grammar(name))))
+            gated.append(asyncio.create_task(checker.cost(regex_grammar(name))))
         writers = [await until_open(gates / name) for name in ("one", "two")]
-        assert isinstance(await validate.cost(USUAL), Cost)
+        assert isinstance(await checker.cost(USUAL), Cost)
         with pytest.raises(InvalidGrammar, match="unclosed group"):
-            await validate.cost(regex_grammar("(a"))
+            await checker.cost(regex_grammar("(a"))
         with pytest.raises(GrammarsBusy):
-            await validate.cost(regex_grammar("unknown"))
+            await checker.cost(regex_grammar("unknown"))
         for writer in writers:
             os.close(writer)
         await asyncio.gather(*gated)
-        assert isinstance(await validate.cost(regex_grammar("unknown")), Cost)
+        assert isinstance(await checker.cost(regex_grammar("unknown")), Cost)
 
 
 async def test_one_trial_for_all_who_ask(gates: Path) -> None:
     """Whoever asks for a grammar that is being tried waits for that trial, which goes on when the first of them leaves."""
     os.mkfifo(gates / "one")
-    async with opened() as validate:
-        asking = [asyncio.create_task(validate.cost(regex_grammar("one"))) for _ in range(50)]
+    async with opened() as checker:
+        asking = [asyncio.create_task(checker.cost(regex_grammar("one"))) for _ in range(50)]
         writer = await until_open(gates / "one")
         asking[0].cancel()
         (gates / "one").unlink()
@@ -170,20 +170,20 @@ async def test_one_trial_for_all_who_ask(gates: Path) -> None:
 async def test_verdicts_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many grammars the last ones are remembered; and a fault is short, whatever names it tells."""
     monkeypatch.setattr(validator, "REMEMBERED", 3)
-    async with opened() as validate:
-        costs = [await validate.cost(regex_grammar(f"a{number}")) for number in range(6)]
-        again = [await validate.cost(regex_grammar(f"a{number}")) for number in (5, 4, 3, 0)]
+    async with opened() as checker:
+        costs = [await checker.cost(regex_grammar(f"a{number}")) for number in range(6)]
+        again = [await checker.cost(regex_grammar(f"a{number}")) for number in (5, 4, 3, 0)]
         assert [cost is costs[number] for cost, number in zip(again, (5, 4, 3, 0), strict=True)] == [True, True, True, False]
         with pytest.raises(InvalidGrammar) as raised:
-            await validate.cost(json_grammar({"type": "object", "properties": {"x" * 9000: {"type": "stranger" * 900}}}))
+            await checker.cost(json_grammar({"type": "object", "properties": {"x" * 9000: {"type": "stranger" * 900}}}))
         assert len(str(raised.value)) < 300
 
 
 async def test_slow_is_not_costly(gates: Path) -> None:
     """Time by the clock does not count: a worker that is kept from the processor is waited for."""
     os.mkfifo(gates / "one")
-    async with opened() as validate:
-        asking = asyncio.create_task(validate.cost(regex_grammar("one")))
+    async with opened() as checker:
+        asking = asyncio.create_task(checker.cost(regex_grammar("one")))
         writer = await until_open(gates / "one")
         [process] = trials()
         process.send_signal(signal.SIGSTOP)
