@@ -258,6 +258,17 @@ def test_models_without_proposals_say_why(kind: str, llama: Path, tmp_path: Path
     assert said(session.capabilities())[0] == "none"
 
 
+def test_without_drafts_there_is_no_second_cache(tmp_path: Path) -> None:
+    """Where drafts would change tokens nobody guesses, and the model's cache has all the memory."""
+    mixtral = save_tiny("mixtral", tmp_path / "mixtral")
+    session, capacity = open_cpu(mixtral, PLAN, dtype="float32", speculator=str(mixtral))
+    _, alone = open_cpu(mixtral, PLAN, dtype="float32")
+    assert said(session.capabilities()) == ("none", "there are no drafts") and session.capabilities().proposals == 0
+    assert [share for share in capacity.memory if share.name == "kv cache"] == [
+        share for share in alone.memory if share.name == "kv cache"
+    ]
+
+
 def test_devices_without_proposals_say_why(llama: Path, tmp_path: Path) -> None:
     """One whose steps run ahead of the host, and one of compiled programs."""
     folder, _ = medusa(tmp_path / "heads", llama, 1)
