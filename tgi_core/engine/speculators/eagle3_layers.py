@@ -49,8 +49,8 @@ class Eagle3Layers:
         return self._combine(states)
 
     def __call__(self, hidden: Tensor, step: StepMetadata, cache: PagedLayer, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """From the hidden states [tokens, hidden] before the tokens of a step: the likeliest tokens after those at `keep`, int64 [kept], and
-        the hidden states [kept, hidden] before these."""
+        """From the hidden states [tokens, hidden] before the tokens of a step: the likeliest tokens after those at `keep`, int64 [kept],
+        and the hidden states [kept, hidden] before these."""
         run, epsilon = _OPERATORS, self._config.table.epsilon
         embedded = run.norm(F.embedding(step.input_ids, self._embedding), self._input_norm, epsilon)
         normed = run.norm(hidden, self._hidden_norm, epsilon)
