@@ -88,7 +88,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("layout", ["medusa", "mlp", "eagle3", "draft model"])
 def test_bodies_are_equal_with_a_speculator(layout: str, heads: dict[str, Path], plain: tuple[list[str], str]) -> None:
     """Whose repository is served in place of a model, as in TGI, or that a flag names."""
-    model = [str(heads[layout])] if layout in heads else ["--draft-model", str(DEMO)]
+    model = [str(heads[layout])] if layout in ("medusa", "mlp") else ["--draft-model", str(heads.get(layout, DEMO))]
     with served(*model, *FLAGS, *FEW) as speculating:
         assert asyncio.run(answers(speculating.url, REQUESTS, leaving=True)) == plain[0]
         metrics = httpx.get(f"{speculating.url}/metrics").text
