@@ -121,7 +121,7 @@ def _stream(tensors: dict[str, Tensor], embedded: Tensor, state: Tensor, norm_be
     normed = _normed(state, tensors["hidden_norm.weight"])
     x = torch.cat((_normed(embedded, tensors["input_layernorm.weight"]), normed), -1)
     query, key, value = (
-        (x @ tensors[f"self_attn.{name}_proj.weight"].T).unflatten(-1, (-1, HEAD)).transpose(0, 1) for name in ("q", "k", "v")
+        (x @ tensors[f"self_attn.{name}_proj.weight"].T).view(len(x), -1, HEAD).transpose(0, 1) for name in ("q", "k", "v")
     )
     angles = torch.arange(len(x)).float().unsqueeze(1) / 10000.0 ** (torch.arange(0, HEAD, 2) / HEAD)
     query, key = _rotated(query, angles), _rotated(key, angles)

@@ -38,6 +38,7 @@ def open_speculator(
     Raises InvalidModel for damaged files, and for a speculator of another model; Unsupported.
     """
     config = SpeculatorConfig(directory)
+    speculator: Speculator | str
     if is_eagle3(config.values):
         speculator = open_eagle3(directory, runner, shape, kit, config) if isinstance(runner, KeepsLayers) else _NO_STATES
     elif is_speculator(config.values):
