@@ -68,8 +68,8 @@ class Settings:
     )
     draft_model: str | None = setting(
         None,
-        "Speculator whose guesses are drafts: a smaller model with the same tokenizer, or Medusa heads or an MLPSpeculator of the model; a "
-        "local directory or a Hugging Face Hub id. Default: the one that --model-id names, if it names one.",
+        "Speculator whose guesses are drafts: a smaller model with the same tokenizer, or heads for the model (Medusa, MLPSpeculator, "
+        "EAGLE-3); a local directory or a Hugging Face Hub id. Default: the one that --model-id names, if it names one.",
         "Model",
         scope=Scope.SHARD | Scope.DOWNLOAD,
     )

@@ -51,6 +51,9 @@ def test_a_speculator_stands_for_its_model_and_itself(tmp_path: Path) -> None:
     assert fetched(medusa(tmp_path / "medusa", str(base))) == (base, str(tmp_path / "medusa"))
     mlp = folder(tmp_path / "mlp", model_type="mlp_speculator", base_model_name_or_path=str(base))
     assert fetched(mlp) == (base, str(mlp))
+    verifier = {"verifier": {"name_or_path": str(base)}}
+    eagle3 = folder(tmp_path / "eagle3", speculators_model_type="eagle3", speculators_config=verifier)
+    assert fetched(eagle3) == (base, str(eagle3))
 
 
 def test_a_model_and_its_speculator(tmp_path: Path) -> None:
@@ -58,7 +61,8 @@ def test_a_model_and_its_speculator(tmp_path: Path) -> None:
     base, small = folder(tmp_path / "base", model_type="llama"), folder(tmp_path / "small", model_type="llama")
     heads = medusa(tmp_path / "medusa", "nobody/knows")
     assert fetched(base) == (base, "")
-    for speculator in (small, heads):
+    eagle3 = folder(tmp_path / "eagle3", model_type="llama", architectures=["LlamaForCausalLMEagle3"])
+    for speculator in (small, heads, eagle3):
         assert fetched(base, draft_model=str(speculator)) == (base, str(speculator))
 
 

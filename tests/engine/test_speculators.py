@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,15 +14,15 @@ from safetensors.torch import load_file, save_file
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
 from tests.engine.ahead.late import LateKit, LateQueue
+from tests.engine.observing import PLAN, Observed, said, turns
 from tests.engine.speculator_files import Guess, base_model, hidden_states, medusa, mlp, trained_medusa
 from tests.engine.static.opened import FLAT
-from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, VOCAB, Schedule, expected_tokens, open_cpu, save_tiny, silent
-from tgi_core.backend import Capabilities, Feature, Grant, InvalidModel, OpenOptions, Row, Sampling, WarmupPlan
+from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, VOCAB, expected_tokens, open_cpu, save_tiny, silent
+from tgi_core.backend import Feature, Grant, InvalidModel, OpenOptions, Sampling
 from tgi_core.backend.session import Session
 from tgi_core.engine.open_model import open_session
 from tgi_core.engine.static.session import open_static
 
-PLAN = WarmupPlan(max_rows=4, max_row_tokens=96, draft=3)
 Make = Callable[[Path, Path], tuple[Path, Guess]]
 LAYOUTS: dict[str, Make] = {
     "medusa v1": lambda folder, base: medusa(folder, base, 1),
@@ -34,43 +33,11 @@ LAYOUTS: dict[str, Make] = {
 }
 
 
-class Observed(Schedule):
-    """Remembers the rows of the last step."""
-
-    rows: dict[int, Row]
-
-    def step(self, *requests: Any, grants: tuple[Grant, ...] = ()) -> None:
-        """As `Schedule.step`."""
-        step = self.session.prefill(requests, self.handle, grants) if requests else self.session.decode((self.handle,), grants)
-        self.handle = step.handle
-        self.rows = {row.request_id: row for row in self.session.rows(step).rows}
-        for row in self.rows.values():
-            assert row.fault is None
-            self.tokens[row.request_id] += row.tokens
-
-
-def said(capabilities: Capabilities) -> tuple[str, str]:
-    """What a session says of proposals, and why."""
-    return next((kernel.name, kernel.reason) for kernel in capabilities.kernels if kernel.part == "proposals")
-
-
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the fused step, and one of transformers' modules."""
     overrides = {"n_head": 2} if request.param == "gpt2" else {}
     return save_tiny(request.param, tmp_path_factory.mktemp(request.param), **overrides)
-
-
-def turns(run: Observed, check: Callable[[], None]) -> None:
-    """A prompt in chunks, another that joins, and steps with the proposals as drafts, all, one or none of them."""
-    run.step(run.request(1, PROMPTS[0], 4))
-    assert run.rows[1].proposed == ()
-    run.step(run.request(2, PROMPTS[1], len(PROMPTS[1])), grants=(Grant(1, 5),))
-    for count in (3, 0, 1, 3):
-        check()
-        drafts = {id: row.proposed[:count] for id, row in run.rows.items()}
-        run.step(grants=tuple(Grant(id, 1 + len(tokens), drafts=tokens) for id, tokens in drafts.items()))
-    check()
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
@@ -256,6 +223,17 @@ def test_models_without_proposals_say_why(kind: str, llama: Path, tmp_path: Path
     session, _ = open_cpu(mamba, PLAN, speculator=str(folder))
     assert session.capabilities().proposals == 0 and Feature.SPECULATION not in session.capabilities().features
     assert said(session.capabilities())[0] == "none"
+
+
+def test_without_drafts_there_is_no_second_cache(tmp_path: Path) -> None:
+    """Where drafts would change tokens nobody guesses, and the model's cache has all the memory."""
+    mixtral = save_tiny("mixtral", tmp_path / "mixtral")
+    session, capacity = open_cpu(mixtral, PLAN, dtype="float32", speculator=str(mixtral))
+    _, alone = open_cpu(mixtral, PLAN, dtype="float32")
+    assert said(session.capabilities()) == ("none", "there are no drafts") and session.capabilities().proposals == 0
+    assert [share for share in capacity.memory if share.name == "kv cache"] == [
+        share for share in alone.memory if share.name == "kv cache"
+    ]
 
 
 def test_devices_without_proposals_say_why(llama: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tgi_router import ServedModel, create_app
 
+from tests.engine.eagle3_files import trained_eagle3
 from tests.engine.speculator_files import base_model, mlp, trained_medusa
 from tests.router.serving import serving
 from tests.router.shard import Shard
@@ -72,7 +73,7 @@ def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[
 
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Medusa heads that know some of the demo model's answers, and an MLPSpeculator that knows nothing."""
+    """Medusa heads and one of EAGLE-3 that know some of the demo model's answers, and an MLPSpeculator that knows nothing."""
     model, tokenizer = base_model(DEMO), Tokenizer.load(DEMO)
     texts = []
     for index in range(2 * len(PROMPTS)):
@@ -80,13 +81,14 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         texts.append(model.generate(ids, do_sample=False, max_new_tokens=80, pad_token_id=0)[0].tolist())
     folder = tmp_path_factory.mktemp("heads")
     mlp(folder / "mlp", DEMO, tied=True, scaled=True)
-    return {"medusa": trained_medusa(folder / "medusa", DEMO, texts, 3), "mlp": folder / "mlp"}
+    medusa = trained_medusa(folder / "medusa", DEMO, texts, 3)
+    return {"medusa": medusa, "mlp": folder / "mlp", "eagle3": trained_eagle3(folder / "eagle3", DEMO, texts)}
 
 
-@pytest.mark.parametrize("layout", ["medusa", "mlp", "draft model"])
+@pytest.mark.parametrize("layout", ["medusa", "mlp", "eagle3", "draft model"])
 def test_bodies_are_equal_with_a_speculator(layout: str, heads: dict[str, Path], plain: tuple[list[str], str]) -> None:
     """Whose repository is served in place of a model, as in TGI, or that a flag names."""
-    model = [str(heads[layout])] if layout in heads else ["--draft-model", str(DEMO)]
+    model = [str(heads[layout])] if layout in ("medusa", "mlp") else ["--draft-model", str(heads.get(layout, DEMO))]
     with served(*model, *FLAGS, *FEW) as speculating:
         assert asyncio.run(answers(speculating.url, REQUESTS, leaving=True)) == plain[0]
         metrics = httpx.get(f"{speculating.url}/metrics").text

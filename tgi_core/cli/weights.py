@@ -33,7 +33,9 @@ def fetch_models(model: str, settings: Settings, show: Progress, weights: bool =
         raise StartupError(f"--draft-model {settings.draft_model}: {model} is a speculator already; leave the flag out")
     base = base_model(config)
     if base is None:
-        raise StartupError(f"{directory / 'config.json'}: describes a speculator, and its base_model_name_or_path names no model")
+        raise StartupError(
+            f"{directory / 'config.json'}: describes a speculator, and names no model that it is for; use --draft-model"
+        )
     found = fetch_model(base, replace(settings, revision=None), show, weights)
     if is_speculator(read_optional_json(found / "config.json")):
         raise StartupError(f"{directory / 'config.json'}: its base_model_name_or_path {base} is a speculator too")

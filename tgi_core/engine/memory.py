@@ -16,8 +16,8 @@ class CacheBeside(Protocol):
     def block_bytes(self, block_size: int) -> int:
         """Bytes of a block."""
 
-    def spare_bytes(self, rows: int, draft: int, block_size: int) -> int:
-        """Bytes beside the blocks, for that many rows and drafts of each."""
+    def spare_bytes(self, rows: int, draft: int, step_tokens: int, block_size: int) -> int:
+        """Bytes beside the blocks, for that many rows, drafts of each and tokens of a step."""
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def plan_capacity(
     rows, step_tokens = default_limits(plan, kit)
     if beside is not None:
         block_bytes += beside.block_bytes(block_size)
-        spare_bytes += beside.spare_bytes(rows, plan.draft, block_size)
+        spare_bytes += beside.spare_bytes(rows, plan.draft, step_tokens, block_size)
     if shares is None:
         shares = (Memory("activations", shape.activation_bytes(rows * (1 + plan.draft), step_tokens)),)
     free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)

@@ -34,6 +34,7 @@ from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.speculators.base import Speculator, no_proposals
+from tgi_core.engine.speculators.draft_model import PagedModel
 from tgi_core.engine.speculators.opening import open_speculator
 from tgi_core.engine.sync_session import SyncSession
 from tgi_core.engine.weights.sizes import check_model
@@ -133,6 +134,8 @@ def _speculator(
     speculator, told = open_speculator(Path(options.speculator), runner, shape, kit, open_runner)
     drafts = allow_drafts(runner, exact=True)  # of a runner that keeps hidden states, if it is to
     if Feature.SPECULATION not in runner.features:
+        if isinstance(runner, PagedModel):
+            runner.beside = None
         return None, (drafts, *no_proposals(options, "there are no drafts"))
     return speculator, (drafts, told)
 

@@ -32,14 +32,26 @@ class HiddenStates:
         return self.take([self.first[id] + count - 1 for id, count in made.items()])
 
 
+@dataclass(frozen=True, slots=True)
+class LayerStates:
+    """Hidden states inside the model, of all tokens of a step.
+
+    `states` [tokens, layers · hidden] holds each token's residual stream before some layers, one behind the other; by request, `first` is
+    the place of its first token in the step.
+    """
+
+    first: Mapping[int, int]
+    states: Tensor
+
+
 @dataclass(slots=True)
 class StepLogits:
     """What a step gives to sampling.
 
     `last` are logits [works that yield, vocabulary] in the order of those works, after a row's newest token, and `drafts` maps a
     request id to logits [drafts, vocabulary] after each of its drafts; the next step may overwrite both. `prompt` maps a request id to
-    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows. `hidden` are there
-    if the runner keeps them.
+    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows. `hidden` and
+    `layers` are there if the runner keeps them.
     """
 
     last: Tensor
@@ -47,6 +59,7 @@ class StepLogits:
     plain_sampler: PlainSampler | None = None
     drafts: dict[int, Tensor] = field(default_factory=dict)
     hidden: HiddenStates | None = None
+    layers: LayerStates | None = None
 
     @classmethod
     def of(

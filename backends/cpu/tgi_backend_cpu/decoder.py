@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.quantization.weight import Weight, concatenated
-from tgi_core.engine.runner import HiddenStates, ScoredPrompts, StepLogits
+from tgi_core.engine.runner import HiddenStates, LayerStates, ScoredPrompts, StepLogits
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
@@ -166,7 +166,7 @@ class FlatStep:
     """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits.
 
     Of those, `last` are the places of a row's newest token by request, which its drafts follow, and `scored` those that score
-    prompts.
+    prompts. By request, `first` is a row's first token.
     """
 
     ids: np.ndarray
@@ -174,6 +174,7 @@ class FlatStep:
     tables: np.ndarray
     wanted: np.ndarray
     last: dict[int, int]
+    first: dict[int, int]
     scored: ScoredPrompts
 
 
@@ -182,7 +183,7 @@ def flatten(row_inputs: Sequence[RowInput], block_size: int) -> FlatStep:
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
     wanted, scored = list[int](), ScoredPrompts()
-    last: dict[int, int] = {}
+    last, firsts = dict[int, int](), dict[int, int]()
     widest = max(-(-(row_input.start + row_input.take) // block_size) for row_input in row_inputs)
     tables = np.zeros((len(row_inputs), widest), np.int32)
     for i, row_input in enumerate(row_inputs):
@@ -191,12 +192,13 @@ def flatten(row_inputs: Sequence[RowInput], block_size: int) -> FlatStep:
         tables[i, :used] = row_input.row.tables[0][:used]
         ids += row_input.tokens
         rows.append((first, row_input.take, row_input.start))
+        firsts[row_input.row.request.id] = first
         wanted += range(first, first + scored.add(row_input, len(wanted)))
         if row_input.yields:
             last[row_input.row.request.id] = len(wanted)
             wanted += range(len(ids) - 1 - len(row_input.drafts), len(ids))
     arrays = np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32)
-    return FlatStep(*arrays, last, scored)
+    return FlatStep(*arrays, last, firsts, scored)
 
 
 class DecoderRunner:
@@ -238,6 +240,8 @@ class DecoderRunner:
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
         self._block_size, self._keeps_hidden = BLOCK_SIZES[0], False
+        self._state_layers = np.zeros(0, np.int32)
+        """The layers before which hidden states are kept."""
 
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Reserve the cache and promise limits. Raises OutOfMemory."""
@@ -275,6 +279,7 @@ class DecoderRunner:
         flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
         scored, prompt, first = flat.scored.places, dict[int, Tensor](), flat.last
         logits = self._room(len(flat.wanted) - len(scored))
+        states = torch.empty(len(flat.ids), len(self._state_layers) * self.shape.hidden_size, dtype=self.shape.dtype)
         step = Step(
             tokens=len(flat.ids),
             rows=len(row_inputs),
@@ -287,6 +292,9 @@ class DecoderRunner:
             logits=None if scored else logits.data_ptr(),
             segment=segments,
             segments=len(segments),
+            state_layers=len(self._state_layers),
+            state_layer=self._state_layers.ctypes.data,
+            states=states.data_ptr(),
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
         if scored:
@@ -296,7 +304,22 @@ class DecoderRunner:
             logits = self._head(torch.from_numpy(left.astype(np.int32)))
             first = dict(zip(first, np.searchsorted(left, list(first.values())).tolist(), strict=True))
         hidden = HiddenStates(flat.last, self._hidden) if self._keeps_hidden else None
-        return StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler, hidden)
+        layers = LayerStates(flat.first, states) if len(self._state_layers) else None
+        return replace(StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler, hidden), layers=layers)
+
+    def keep_layers(self, layers: Sequence[int]) -> None:
+        """See `eagle3.KeepsLayers`."""
+        self._state_layers = np.array(layers, np.int32)
+
+    @property
+    def num_layers(self) -> int:
+        """See `eagle3.KeepsLayers`."""
+        return len(self.packed.table.layers)
+
+    @property
+    def embedding(self) -> Tensor:
+        """See `eagle3.KeepsLayers`."""
+        return self.packed.embedding
 
     def keep_hidden(self) -> str:
         """See `KeepsHidden`: the workspace holds them until the next step."""

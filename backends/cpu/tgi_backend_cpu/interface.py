@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 11
+INTERFACE = 12
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -126,6 +126,9 @@ class Step(Structure):
         *((name, c_void_p) for name in ("ids", "row", "table", "wanted_tokens", "logits")),
         ("segment", POINTER(Segment)),
         ("segments", c_int32),
+        ("state_layers", c_int32),
+        ("state_layer", c_void_p),
+        ("states", c_void_p),
     )
 
 

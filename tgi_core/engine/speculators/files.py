@@ -20,6 +20,7 @@ MOST = 16
 """The most tokens that are guessed for a row."""
 
 _DTYPES = ("F32", "F16", "BF16")
+_INTEGERS = ("I64", "I32")
 
 
 class SpeculatorConfig:
@@ -63,15 +64,41 @@ class SpeculatorTensors:
                 raise InvalidModel(f"speculator: {error}") from error
             self._maps[file] = MappedFile(file)
 
+    @staticmethod
+    def files(directory: Path) -> list[Path]:
+        """The safetensors files of a directory. Raises InvalidModel if there are none."""
+        found = sorted(directory.glob("*.safetensors"))
+        if not found:
+            raise InvalidModel(f"speculator: {directory}: holds no safetensors")
+        return found
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all tensors."""
+        return self._entries
+
+    @property
+    def place(self) -> Path:
+        """The first file, which errors about all of them name."""
+        return self._files[0]
+
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """A tensor of this shape. Raises InvalidModel that names file and tensor."""
+        return self._view(name, shape, _DTYPES).to(self._dtype)
+
+    def integers(self, name: str, *shape: int) -> Tensor:
+        """A tensor int64 of this shape. Raises InvalidModel that names file and tensor."""
+        return self._view(name, shape, _INTEGERS).to(torch.int64)
+
+    def _view(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> Tensor:
         entry = self._entries.get(name)
         if entry is None:
-            raise InvalidModel(f"speculator: {self._files[0]}: lacks tensor {name!r}")
-        if entry.shape != shape or entry.dtype not in _DTYPES:
+            raise InvalidModel(f"speculator: {self.place}: lacks tensor {name!r}")
+        if entry.shape != shape or entry.dtype not in dtypes:
             found = f"{entry.dtype} {list(entry.shape)}"
-            raise InvalidModel(f"speculator: {entry.file}: tensor {name!r} is {found}, where {list(shape)} fits the model")
-        return self._maps[entry.file].view(entry).to(self._dtype)
+            wanted = f"{dtypes[0]} {list(shape)}" if entry.shape == shape else str(list(shape))
+            raise InvalidModel(f"speculator: {entry.file}: tensor {name!r} is {found}, where {wanted} fits the model")
+        return self._maps[entry.file].view(entry)

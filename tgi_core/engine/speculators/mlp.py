@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.backend import InvalidModel
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.linear import Linear, Linears
 from tgi_core.engine.quantization.weight import Dense
@@ -46,10 +45,7 @@ class MlpSpeculator:
     def __init__(self, directory: Path, shape: ModelShape, linears: Linears, config: SpeculatorConfig) -> None:
         """Raises InvalidModel for damaged files, and for those of a model of another size."""
         self.count, inner = config.number("n_predict", MOST), config.number("inner_dim", _LARGEST_INNER)
-        files = sorted(directory.glob("*.safetensors"))
-        if not files:
-            raise InvalidModel(f"speculator: {directory}: holds no safetensors")
-        tensors, tied = SpeculatorTensors(files, shape.dtype), config.switch("tie_weights")
+        tensors, tied = SpeculatorTensors(SpeculatorTensors.files(directory), shape.dtype), config.switch("tie_weights")
         self._scales = config.switch("scale_input")
         state_weight = 0.5 ** (0.5 / self.count)
         self._state_weight, self._token_weight = state_weight, math.sqrt((1 - state_weight**2) * inner / 2)

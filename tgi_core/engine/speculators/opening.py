@@ -13,15 +13,18 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import KeepsHidden, Runner
 from tgi_core.engine.speculators.base import PART, Speculator
 from tgi_core.engine.speculators.draft_model import DraftModel, PagedModel
+from tgi_core.engine.speculators.eagle3 import KeepsLayers, open_eagle3
 from tgi_core.engine.speculators.files import SpeculatorConfig
 from tgi_core.engine.speculators.heads import Heads, HeadSpeculator
 from tgi_core.engine.speculators.medusa import MedusaHeads
 from tgi_core.engine.speculators.mlp import MlpSpeculator
-from tgi_core.speculator_files import MEDUSA, is_speculator
+from tgi_core.speculator_files import MEDUSA, is_eagle3, is_speculator
 
 _log = logging.getLogger("tgi_core.engine")
 
 _ROW_BY_ROW = "a model with a cache of its own runs row by row"
+
+_NO_STATES = "EAGLE-3 takes hidden states between layers, which only the step from a table hands out"
 
 OpenRunner = Callable[[Path], Runner]
 """Loads a model of its own for the same device."""
@@ -35,7 +38,10 @@ def open_speculator(
     Raises InvalidModel for damaged files, and for a speculator of another model; Unsupported.
     """
     config = SpeculatorConfig(directory)
-    if is_speculator(config.values):
+    speculator: Speculator | str
+    if is_eagle3(config.values):
+        speculator = open_eagle3(directory, runner, shape, kit, config) if isinstance(runner, KeepsLayers) else _NO_STATES
+    elif is_speculator(config.values):
         speculator = _head_speculator(directory, runner, shape, kit, config)
     else:
         speculator = _draft_model(open_runner(directory), runner, shape, config)

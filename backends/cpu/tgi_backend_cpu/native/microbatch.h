@@ -11,7 +11,7 @@ constexpr int kMicrobatchTokens = 1024;
 // Tokens first…last-1 of a step, as a step.
 class Microbatch {
  public:
-  Microbatch(const Step& whole, int first, int last) : step_(whole) {
+  Microbatch(const Step& whole, int first, int last) : step_(whole), first_(first) {
     const int32_t* row = whole.row;
     for (; row[0] + row[1] <= first; row += 3) step_.table += whole.table_stride;
     for (; row < whole.row + 3 * whole.rows && row[0] < last; row += 3) {
@@ -33,12 +33,14 @@ class Microbatch {
   Microbatch(const Microbatch&) = delete;
 
   const Step& step() const { return step_; }
-  // How many wanted tokens are in earlier microbatches.
+  // How many tokens are in earlier microbatches.
+  size_t first() const { return first_; }
+  // How many of those are wanted.
   size_t chosen() const { return chosen_; }
 
  private:
   Step step_;
-  size_t chosen_;
+  size_t first_, chosen_;
   std::vector<int32_t> rows_, wanted_;
   std::vector<Segment> segments_;
 };
@@ -51,7 +53,7 @@ void run_step(const Model& model, const Step& step, Workspace& space, Pool& pool
   space.make_room<Op>(model, size, step.wanted, step.segments > 0);
   for (int first = 0; first < step.tokens; first += size) {
     const Microbatch batch(step, first, std::min(first + size, step.tokens));
-    const StepBody<Op> body(model, batch.step(), batch.chosen(), space, pool.threads());
+    const StepBody<Op> body(model, batch.step(), batch.first(), batch.chosen(), space, pool.threads());
     pool.run(body.phases());
   }
   pool.run(StepEnd<Op>(model, step, space, pool.threads()).phases());

@@ -33,14 +33,17 @@ enum class Projection : size_t { qkv, output, gate_up, down, count };
 
 // The tokens of one step, row by row. `row` [rows][3] holds each row's first token, count and past; `table` [rows][table_stride] its blocks.
 // `wanted_tokens` are those whose logits [wanted][vocabulary] are computed: at once, or where `logits` is null by `StepHead`. `segment` are the
-// tokens that have an adapter, in order.
+// tokens that have an adapter, in order. `states` [tokens][state_layers][hidden] get the streams before the layers `state_layer`, in the
+// dtype of the model.
 struct Step {
   int32_t tokens, rows, wanted, table_stride;
   const int64_t* ids;
   const int32_t *row, *table, *wanted_tokens;
   float* logits;
   const Segment* segment;
-  int32_t segments;
+  int32_t segments, state_layers;
+  const int32_t* state_layer;
+  void* states;
 };
 
 // Activations of a step; the buffers grow and are reused. `chosen` holds those of the wanted tokens after the last layer's attention: from
@@ -97,14 +100,15 @@ void add_output_and_mlp(Phases<Op>& phases, const StepAdapters& adapters, const 
   phases.gemm(Part::down, back(layer.down, w.inner.data()), adapters.of(layer, Projection::down));
 }
 
-// Runs tokens of a step up to the last layer's attention, and copies the wanted ones to the chosen activations from `chosen` on.
+// Runs tokens of a step, which are those of the whole step from `first` on, up to the last layer's attention, and copies the wanted ones to
+// the chosen activations from `chosen` on.
 template <class Op>
 class StepBody {
   using element = typename Op::element;
 
  public:
-  StepBody(const Model& model, const Step& step, size_t chosen, Workspace& space, size_t threads)
-      : m_(model), s_(step), w_(space), threads_(threads), chosen_(chosen), half_(model.rotary / 2),
+  StepBody(const Model& model, const Step& step, size_t first, size_t chosen, Workspace& space, size_t threads)
+      : m_(model), s_(step), w_(space), threads_(threads), first_(first), chosen_(chosen), half_(model.rotary / 2),
         heads_(model.heads * model.head_size), qkv_((model.heads + 2 * model.kv_heads) * model.head_size),
         adapters_{model, space, {step.segment, step.segment + step.segments}}, phases_(threads, model.epsilon) {
     for (int r = 0; r < step.rows; r++)
@@ -121,6 +125,7 @@ class StepBody {
     phases_.each_token(Part::input, [this](size_t token) { start(token); }, tokens);
     for (int l = 0; l < m_.layers; l++) {
       const bool is_last = l == m_.layers - 1;
+      add_states(l);
       add_attention(m_.layer[l], is_last ? last_ : m_.layer[l].window ? windowed_plan(m_.layer[l].window) : all_);
       if (!is_last) add_output_and_mlp(phases_, adapters_, m_.layer[l], w_.attended.data(), w_.stream.data(), tokens);
     }
@@ -130,6 +135,20 @@ class StepBody {
   const std::vector<Phase>& phases() const { return phases_.all(); }
 
  private:
+  // Hand out the stream before a layer, if it is asked for.
+  void add_states(int layer) {
+    for (int32_t i = 0; i < s_.state_layers; i++) {
+      if (s_.state_layer[i] != layer) continue;
+      phases_.each_token(
+          Part::other,
+          [this, i](size_t t) {
+            const size_t to = (first_ + t) * s_.state_layers + i;
+            cast_row(w_.stream.data() + t * m_.hidden, m_.hidden, (element*)s_.states + to * m_.hidden);
+          },
+          s_.tokens);
+    }
+  }
+
   void add_attention(const Layer& layer, typename Attention<Op>::Plan& plan) {
     Gemm qkv{Epilogue::floats, layer.qkv, nullptr, w_.raw_heads.data(), (size_t)qkv_, (size_t)s_.tokens};
     if (m_.fused_rope) {
@@ -233,7 +252,7 @@ class StepBody {
   const Model& m_;
   const Step& s_;
   Workspace& w_;
-  const size_t threads_, chosen_;
+  const size_t threads_, first_, chosen_;
   const int half_, heads_, qkv_;
   typename Attention<Op>::Plan all_, last_;
   std::deque<std::pair<int, typename Attention<Op>::Plan>> windowed_;

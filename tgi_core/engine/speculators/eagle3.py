@@ -1,0 +1,138 @@
+"""EAGLE-3: guesses from hidden states of the model's layers, and from its own behind the first guess.
+
+At place p it takes the hidden states at p and the token at p + 1, and guesses the token at p + 2. So what the last place of a block holds
+depends on the first token of the next one. A row that reuses the block and goes on with another token finds it for the first one's: that
+makes a guess less likely to be right, and changes no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tgi_core.backend.batch_tracker import RowInput
+from tgi_core.engine.attention.cache import SPARE_BLOCKS, PagedCache
+from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
+from tgi_core.engine.decoder.loading import attention_layers
+from tgi_core.engine.device import DeviceKit, attention_refusal
+from tgi_core.engine.memory import CacheBeside
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.runner import LayerStates, StepLogits
+from tgi_core.engine.selection import first_supported
+from tgi_core.engine.speculators.cached import CachedSpeculator, Guess
+from tgi_core.engine.speculators.eagle3_files import STATES, Eagle3Config, Eagle3Tensors
+from tgi_core.engine.speculators.eagle3_layers import Eagle3Layers
+from tgi_core.engine.speculators.files import MOST, SpeculatorConfig
+
+
+@runtime_checkable
+class KeepsLayers(Protocol):
+    """A runner over a paged cache that can keep the hidden states between its layers. `beside` is a cache of another model with the blocks
+    of this one's."""
+
+    block_sizes: tuple[int, ...]
+    beside: CacheBeside | None
+
+    @property
+    def num_layers(self) -> int:
+        """The number of its layers."""
+
+    @property
+    def embedding(self) -> Tensor:
+        """The embeddings of its tokens [vocabulary, hidden]."""
+
+    def keep_layers(self, layers: Sequence[int]) -> None:
+        """Return the hidden states before these layers with each step from now on, in `StepLogits.layers`."""
+
+
+def open_eagle3(
+    directory: Path, runner: KeepsLayers, shape: ModelShape, kit: DeviceKit, config: SpeculatorConfig
+) -> Eagle3Speculator | str:
+    """The speculator in a directory for the model of `runner`, or why it cannot run. Raises InvalidModel."""
+    read = Eagle3Config.read(config, shape, runner.num_layers)
+    asked = attention_layers(read.table)
+    provider, rejected = first_supported(kit.attention(), lambda each: attention_refusal(each, asked, shape.dtype, kit))
+    if provider is None:
+        return f"no attention for EAGLE-3: {'; '.join(rejected)}"
+    if not set(runner.block_sizes) <= set(provider.block_sizes):
+        return f"EAGLE-3 runs with blocks of {provider.block_sizes} tokens, the model with {runner.block_sizes}"
+    tensors = Eagle3Tensors(directory, read, shape)
+    layers = Eagle3Layers(read, tensors, runner.embedding, Linears(kit.linears(), kit.device), provider)
+    speculator = Eagle3Speculator(layers, asked[0], provider, kit, shape)
+    runner.keep_layers(read.states)
+    runner.beside = speculator
+    return speculator
+
+
+class Eagle3Speculator(CachedSpeculator):
+    """See `CachedSpeculator`; a row's tokens are those of the model without the first."""
+
+    name = "eagle3"
+
+    def __init__(
+        self, layers: Eagle3Layers, layer: AttentionLayer, provider: AttentionProvider, kit: DeviceKit, shape: ModelShape
+    ) -> None:
+        super().__init__(shape.max_positions + MOST, layers.num_bytes, behind=1)
+        self._layers, self._layer, self._provider, self._kit, self._shape = layers, layer, provider, kit, shape
+        self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
+        self._cache: PagedCache | None = None
+        self._hidden = torch.empty(0)
+        """The hidden states before the newest guesses [guesses, hidden]."""
+
+    def block_bytes(self, block_size: int) -> int:
+        """See `CacheBeside`."""
+        return PagedCache.block_bytes((self._layer.shape,), block_size, self._stored_dtype)
+
+    def spare_bytes(self, rows: int, draft: int, step_tokens: int, block_size: int) -> int:
+        """See `CacheBeside`: the reserve, and the hidden states of a step."""
+        states = step_tokens * STATES * self._shape.hidden_size * self._shape.dtype.itemsize
+        unused = SPARE_BLOCKS * self.block_bytes(block_size)
+        return super().spare_bytes(rows, draft, step_tokens, block_size) + states + unused
+
+    def use_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `CachedSpeculator.use_cache`."""
+        sizes = (num_blocks, block_size, self._stored_dtype, self._kit.device)
+        self._cache = PagedCache((self._layer.shape,), *sizes, self._provider.new_layer)
+
+    def release(self) -> None:
+        """See `Speculator.release`."""
+        self._cache = None
+
+    def begin(self, guesses: Sequence[Guess], logits: StepLogits) -> list[int]:
+        """See `CachedSpeculator.begin`."""
+        if logits.layers is None:
+            raise RuntimeError("a step without hidden states")
+        row_input = [guess.row_inputs for guess in guesses]
+        step = build(row_inputs, self._cache_in_use().block_size, self._kit.device)
+        return self._run(self._layers.combined(_taken(logits.layers, step)), row_inputs, step)
+
+    def go_on(self, guesses: Sequence[Guess]) -> list[int]:
+        """See `CachedSpeculator.go_on`."""
+        row_inputs = [guess.next() for guess in guesses]
+        return self._run(self._hidden, row_inputs, build(row_inputs, self._cache_in_use().block_size, self._kit.device))
+
+    def _run(self, hidden: Tensor, row_inputs: Sequence[RowInput], step: StepMetadata) -> list[int]:
+        last = dict(zip((row_input.row.request.id for row_input in step.order), (step.cu_seqlens[1:] - 1).tolist(), strict=True))
+        keep = torch.tensor([last[row_input.row.request.id] for row_input in row_inputs if row_input.yields], dtype=torch.int64)
+        with torch.inference_mode():
+            tokens, self._hidden = self._layers(hidden, step, self._cache_in_use().layers[0], keep.to(self._kit.device))
+        found: list[int] = tokens.tolist()
+        return found
+
+    def _cache_in_use(self) -> PagedCache:
+        if self._cache is None:
+            raise RuntimeError("run before reserve")
+        return self._cache
+
+
+def _taken(layers: LayerStates, step: StepMetadata) -> Tensor:
+    """The hidden states [tokens, 3 · hidden] of a step's tokens, which are the first ones of the rows in the model's step."""
+    firsts = [(layers.first[row_input.row.request.id], row_input.take) for row_input in step.order]
+    places = torch.cat([torch.arange(first, first + take) for first, take in firsts])
+    return layers.states[places.to(layers.states.device)]
