@@ -108,7 +108,7 @@ class Eagle3Speculator(CachedSpeculator):
         """See `CachedSpeculator.begin`."""
         if logits.layers is None:
             raise RuntimeError("a step without hidden states")
-        row_input = [guess.row_inputs for guess in guesses]
+        row_inputs = [guess.row_input for guess in guesses]
         step = build(row_inputs, self._cache_in_use().block_size, self._kit.device)
         return self._run(self._layers.combined(_taken(logits.layers, step)), row_inputs, step)
 
