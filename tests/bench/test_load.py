@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from bench.random_model import prompt, write_tokenizer
+from bench.serving import drafts
 from bench.serving.load import LoadError, first_tokens, gaps, offer, openai_count, percentile, tgi_count, tokens
 from bench.serving.stream import Ask, Outcome, read
 from tests.serve.process import served
@@ -77,3 +78,12 @@ def test_prompts_are_as_long_as_they_say(tmp_path: Path) -> None:
     ids, text = prompt("a", 128)
     assert len(ids) == 128 and tokenizer.encode(text).ids == ids
     assert prompt("b", 128)[0] != ids
+
+
+def test_drafts_are_compared_answer_by_answer(port: int) -> None:
+    """The bench of speculation asks both servers the same, counts the server's tokens, and stops where the answers differ."""
+    rows = drafts.measure(port, port, rounds=1, clients=(2,), new=4)
+    assert {row["kind"] for row in rows} == {"edit", "again", "list", "free"} and all(row["plain"] > 0 for row in rows)
+    assert drafts.report(rows).count("\n") == 2 + len(rows)
+    with pytest.raises(RuntimeError, match="/v1/completions: 422"):
+        drafts.ask(port, "/v1/completions", [{"prompt": "once", "max_tokens": -4}])
