@@ -30,7 +30,7 @@ def counted(target: Target, counts: Counter[str]) -> Target:
     return replace(target, open=open_session)
 
 
-@pytest.mark.parametrize(("name", "most"), [("random-handles", 53), ("one-session", 112)])
+@pytest.mark.parametrize(("name", "most"), [("random-handles", 55), ("one-session", 112)])
 def test_few_are_opened(name: str, most: int) -> None:
     """By all clauses of L1 to L3 together: at five seconds each they take five minutes, or nine where one is open at a time."""
     counts: Counter[str] = Counter()
@@ -82,6 +82,39 @@ def test_memory_for_a_few() -> None:
         assert result.verdict is Verdict.PASS, result.message
     alone.close()
     assert Cramped.open_now["sessions"] == 0
+
+
+class Watched(Sound):
+    """Notes that a step is under way while rows leave."""
+
+    leaving: ClassVar[bool] = False
+
+    @hookimpl
+    def filter(self, batch: Handle, keep: tuple[int, ...]) -> Handle:
+        """From here."""
+        Watched.leaving = True
+        return super().filter(batch, keep)
+
+    @hookimpl
+    def rows(self, step: Step) -> Rows:
+        """To here."""
+        Watched.leaving = False
+        return super().rows(step)
+
+
+def test_time_to_open_is_not_held_against_a_verb() -> None:
+    """What a row makes alone is known before a step is held back: a session that takes seconds to open would let go of it."""
+    opened_late = []
+
+    def open_session(options: OpenOptions) -> object:
+        opened_late.append(Watched.leaving)
+        return opening(Watched)(options)
+
+    target = replace(TWINS["random-handles"].target(), open=open_session)
+    alone = Alone(target)
+    result = run_clause(BY_ID["order.never-waits"], target, alone)
+    alone.close()
+    assert result.verdict is Verdict.PASS and not any(opened_late)
 
 
 class Forgetful(Sound):
