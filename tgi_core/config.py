@@ -68,8 +68,8 @@ class Settings:
     )
     draft_model: str | None = setting(
         None,
-        "Speculator whose guesses are drafts: a smaller model with the same tokenizer, or heads for the model (Medusa, MLPSpeculator, "
-        "EAGLE-3); a local directory or a Hugging Face Hub id. Default: the one that --model-id names, if it names one.",
+        "Model that drafts tokens: a smaller one with the same tokenizer, or speculation heads (Medusa, MLPSpeculator, EAGLE-3); a local "
+        "directory or a Hugging Face Hub id. Default: the heads that --model-id names, if it names any.",
         "Model",
         scope=Scope.SHARD | Scope.DOWNLOAD,
     )
@@ -314,15 +314,15 @@ class Settings:
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of tokens per request that are guessed (drafts) and verified in one step. Output is the same without it. Default: "
-        "the number that the heads of a speculator guess, 4 for a draft model, otherwise 0.",
+        "Maximum number of draft tokens per request and step. Output is the same without them. Default: the number of tokens that "
+        "speculation heads guess, 4 for a draft model, otherwise 0.",
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,
     )
     speculator: str = setting(
         "ngram",
-        "Where drafts come from, besides grammars and predictions: from the request's own text (ngram), or also from earlier answers to "
+        "Source of drafts besides grammars, predictions and --draft-model: the request's own text (ngram), or also earlier answers to "
         "requests with the same salt (suffix).",
         "Scheduling",
         choices=("ngram", "suffix"),

@@ -94,9 +94,7 @@ class Device:
             y = self._norm(x, f"layers.{layer}.post_attention_layernorm")
             gate, up = (self._project(y, f"layers.{layer}.mlp.{name}_proj") for name in ("gate", "up"))
             x = x + self._project(gate / (1 + np.exp(-gate)) * up, f"layers.{layer}.mlp.down_proj")
-        kept = np.concatenate(
-            [np.arange(-1 - len(row_input.drafts), 0) + end for row_input, end in zip(row_inputs, ends, strict=True)]
-        )
+        kept = np.concatenate([np.arange(-1 - len(row.drafts), 0) + end for row, end in zip(row_inputs, ends, strict=True)])
         logits = self._norm(x[kept], "norm") @ self._head.T
         return [dict(enumerate(scores)) for scores in logits.tolist()]
 
