@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from scripts import module_docs
+
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LONGER = ("_pb2.py", "tgi_core/backend/types.py")
@@ -35,3 +37,10 @@ def test_contributing_names_targets_that_exist() -> None:
     assert targets and modules
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
     assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+
+
+def test_the_list_of_modules_is_current() -> None:
+    """`python -m scripts.module_docs` changes nothing, and every module says what it is for."""
+    text = module_docs.document()
+    assert module_docs.FILE.read_text(encoding="utf-8") == text
+    assert re.search(r"^\| `[^`]+` \|\s*\|", text, re.MULTILINE) is None
