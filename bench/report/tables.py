@@ -22,7 +22,7 @@ def _precision(part: Result, engine: str) -> str:
 
 
 def against_best(parts: Mapping[str, Result]) -> Iterator[str]:
-    """Cells of decode, prefill and HTTP: by batch size, our median ÷ the greatest median of the others; empty for what was not measured."""
+    """Cells of decode, prefill and HTTP: by batch size, the least of our ratios to the others; empty for what was not measured."""
     for name, size, column in (
         ("offline-135m", "batch", "decode"),
         ("offline-135m", "batch", "prefill"),
@@ -33,9 +33,8 @@ def against_best(parts: Mapping[str, Result]) -> Iterator[str]:
 
 
 def _best_ratio(rows: Sequence[Mapping[str, Any]], column: str) -> str:
-    middles = {engine: figure(chosen(rows, engine=engine), column).middle for engine in values(rows, "engine")}
-    ours = middles.pop("ours")
-    return number(ours / max(middles.values())) if middles else ""
+    ours, others = chosen(rows, engine="ours"), [engine for engine in values(rows, "engine") if engine != "ours"]
+    return number(min(ratio(chosen(rows, engine=engine), column, ours) for engine in others)) if others else ""
 
 
 def engines(part: Result) -> str:
