@@ -72,3 +72,25 @@ def test_short_steps_are_no_pause() -> None:
         now += seconds
         times.read(now)
     assert times.prompt_tokens(8) == pytest.approx(900, abs=50)
+
+
+def test_what_a_draft_adds() -> None:
+    """It is measured apart from steps without drafts, and what a disturbance added is forgotten with these."""
+    times, now = StepTimes(), 0.0
+
+    def step(seconds: float, drafts: int = 0) -> None:
+        nonlocal now
+        times.launched(8, 0, now, drafts)
+        now += seconds
+        times.read(now)
+
+    for _ in range(9):
+        step(0.010)
+        step(0.013, drafts=3)
+    assert times.decoding_s(8) == pytest.approx(0.010)
+    assert times.draft_s(8) == pytest.approx(0.001, rel=0.1) and times.draft_s(1) == 0
+    step(0.100, drafts=3)
+    raised = times.draft_s(8)
+    for _ in range(200):
+        step(0.010)
+    assert times.draft_s(8) < raised / 4

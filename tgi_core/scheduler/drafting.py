@@ -118,17 +118,16 @@ class Drafter:
             self._earlier.add(request.scheduling.salt, sequence.tokens[len(request.input_ids) :])
 
     def _length(self, rows: int, acceptance: float) -> int:
-        """Return the number of drafts per row with which the step yields most tokens per second."""
-        alone = self._times.decoding_s(rows)
+        """Return the number of drafts of one of the rows with which the step yields most tokens per second."""
+        alone, each = self._times.decoding_s(rows), self._times.draft_s(rows)
         best, most = 0, 1.0
-        tokens = chance = 1.0
+        gain, chance = 0.0, 1.0
         for length in range(1, self.most + 1):
             chance *= acceptance
             if chance < _LEAST_CHANCE:
                 break
-            tokens += chance
-            longer = self._times.decoding_s(rows * (1 + length))
-            rate = tokens * alone / longer if alone and longer else tokens
+            gain += chance
+            rate = (1 + gain / rows) / (1 + length * each / alone if alone else 1.0)
             if rate > most:
                 best, most = length, rate
         return best

@@ -19,6 +19,8 @@ _FAR_OFF = 4.0
 """Measurements are capped at this multiple of the average, since they may be outliers, for example after a suspended process."""
 _FAR_OFF_ALONE = 1.3
 """Cap for steps that only decode. Disturbances only ever lengthen those, which would give prompts too much of a step."""
+_HOPE = 0.99
+"""Factor on the cost of a draft with each step without one, so that a cost which a disturbance raised is measured again."""
 _UNSEEN_S = 0.01
 """Duration of a step, in seconds, up to which it is never noticeable as a pause."""
 
@@ -55,15 +57,17 @@ class StepTimes:
     moving averages over the steps that were read."""
 
     def __init__(self) -> None:
-        self._unread: deque[tuple[float, int, int]] = deque()
+        self._unread: deque[tuple[float, int, int, int]] = deque()
         self._last_read = float("-inf")
         self._alone_s: dict[int, float] = {}
         """By the bit length of the number of rows: steps with similar numbers of rows take similar times."""
+        self._draft_s: dict[int, float] = {}
+        """What a draft adds, by the bit length of the number of rows."""
         self._token_s = 0.0
 
-    def launched(self, rows: int, prompt_tokens: int, now: float) -> None:
-        """Record a launched step with `rows` decoding rows and `prompt_tokens` prompt tokens."""
-        self._unread.append((now, rows, prompt_tokens))
+    def launched(self, rows: int, prompt_tokens: int, now: float, drafts: int = 0) -> None:
+        """Record a launched step with `rows` decoding rows, their `drafts` and `prompt_tokens` prompt tokens."""
+        self._unread.append((now, rows, prompt_tokens, drafts))
 
     def undo(self) -> None:
         """Discard the step launched last, which was refused."""
@@ -71,14 +75,20 @@ class StepTimes:
 
     def read(self, now: float) -> None:
         """Record that the oldest step was read. It began when it was launched, or when the one before it was done."""
-        launched, rows, prompt_tokens = self._unread.popleft()
+        launched, rows, prompt_tokens, drafts = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
-            each = max(0.0, seconds - self._alone(rows)) / prompt_tokens
+            each = max(0.0, seconds - self._alone(rows) - drafts * self._draft_s.get(rows.bit_length(), 0.0)) / prompt_tokens
             self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
+        elif drafts:
+            if alone := self.decoding_s(rows):
+                each = max(0.0, seconds - alone) / drafts
+                self._draft_s[rows.bit_length()] = _averaged(self._draft_s.get(rows.bit_length(), 0.0), each, _STEP_WEIGHT)
         else:
-            known = self._alone_s.get(rows.bit_length(), 0.0)
-            self._alone_s[rows.bit_length()] = _averaged(known, seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
+            size = rows.bit_length()
+            self._alone_s[size] = _averaged(self._alone_s.get(size, 0.0), seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
+            if size in self._draft_s:
+                self._draft_s[size] *= _HOPE
 
     def forget(self) -> None:
         """Discard the launched steps, which will not be read."""
@@ -92,9 +102,13 @@ class StepTimes:
             return None
         return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
 
-    def decoding_s(self, tokens: int) -> float:
-        """Return the seconds of a step that decodes `tokens` tokens of any number of rows; 0 if there was none of about that size."""
-        return self._alone_s.get(tokens.bit_length(), 0.0)
+    def decoding_s(self, rows: int) -> float:
+        """Return the seconds of a step that decodes a token of each row; 0 if there was none of about that size."""
+        return self._alone_s.get(rows.bit_length(), 0.0)
+
+    def draft_s(self, rows: int) -> float:
+        """Return the seconds that a draft adds to such a step; 0 if none was measured."""
+        return self._draft_s.get(rows.bit_length(), 0.0)
 
     def _alone(self, rows: int) -> float:
         """Return the seconds of a step that only decodes `rows` rows, from the nearest measured number of rows; 0 if there is

@@ -265,7 +265,8 @@ class Scheduler:
         self._launched = plan
         now = self._clock()
         self._pace.step(plan.tokens, now)
-        self._times.launched(plan.tokens - plan.prompt_tokens, plan.padded_prompt_tokens(self._capacity.takes), now)
+        padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
+        self._times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
