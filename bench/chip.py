@@ -29,5 +29,5 @@ def chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def slug(name: str) -> str:
-    """The name as a folder's."""
+    """The folder name of a chip."""
     return name.lower().replace(" ", "-")

@@ -95,7 +95,7 @@ def capabilities(**changes: Any) -> Capabilities:
     [(None, 0, 0), (None, 3, 3), (None, MAX_DRAFTS, 4), (2, 3, 2), (0, 3, 0), (5, 0, 5), (9, MAX_DRAFTS, 9)],
 )
 def test_the_number_of_drafts(asked: int | None, proposals: int, draft: int) -> None:
-    """Unset, as many as there are heads; a draft model, which has no such number, guesses a few."""
+    """The default is the number of heads; a draft model, which has none, defaults to a few tokens."""
     assert warmup_plan(Settings(speculate=asked))(capabilities(proposals=proposals)).draft == draft
 
 

@@ -127,7 +127,7 @@ def test_a_sampled_row_proposes_after_its_own_token(llama: Path, tmp_path: Path)
 
 
 def test_no_drafts_no_proposals(llama: Path, tmp_path: Path) -> None:
-    """A plan without drafts gets none, and one with fewer than there are heads as many as it has."""
+    """A plan without drafts gets no proposals; one with fewer drafts than there are heads gets that many."""
     folder, _ = medusa(tmp_path / "heads", llama, 1)
     for draft in (0, 2):
         session, capacity = open_cpu(llama, replace(PLAN, draft=draft), speculator=str(folder))

@@ -1,7 +1,7 @@
 """Speculation: which rows get drafts for the next step, from which source, and how many.
 
 A draft is worth its cost while it is likely to be accepted and the step does not take much longer for it. Both are measured: the share
-of a row's drafts from each source that were accepted lately, and the time of steps by their number of tokens.
+of a row's drafts from each source that were accepted lately, and the time that a draft adds to a step of as many rows.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Drafter:
 
     def _length(self, rows: int, acceptance: float) -> int:
         """Return the number of drafts of one of the rows with which the step yields most tokens per second."""
-        alone, each = self._times.decoding_s(rows), self._times.draft_s(rows)
+        alone = self._times.decoding_s(rows)
+        longer = self._times.draft_s(rows) / alone if alone else 0.0
         best, most = 0, 1.0
         gain, chance = 0.0, 1.0
         for length in range(1, self.most + 1):
@@ -127,7 +128,7 @@ class Drafter:
             if chance < _LEAST_CHANCE:
                 break
             gain += chance
-            rate = (1 + gain / rows) / (1 + length * each / alone if alone else 1.0)
+            rate = (1 + gain / rows) / (1 + length * longer)
             if rate > most:
                 best, most = length, rate
         return best

@@ -53,8 +53,8 @@ class Pace:
 
 
 class StepTimes:
-    """What a step costs: a time that depends on the number of decoding rows and their drafts, and a time for each prompt token. Both are
-    moving averages over the steps that were read."""
+    """What a step costs: a time that depends on the number of decoding rows, one for each of their drafts, and one for each prompt token.
+    All are moving averages over the steps that were read."""
 
     def __init__(self) -> None:
         self._unread: deque[tuple[float, int, int, int]] = deque()

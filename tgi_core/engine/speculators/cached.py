@@ -114,6 +114,12 @@ class CachedSpeculator(ABC):
         return {guess.id: tuple(guess.row.tokens[guess.known :]) for guess in guesses}
 
 
+def unshared_blocks(name: str, own: tuple[int, ...], model: tuple[int, ...]) -> str:
+    """Why a speculator whose cache has blocks of `own` sizes cannot share the tables of the model, with those of `model`; empty if it
+    can."""
+    return "" if set(model) <= set(own) else f"{name} runs with blocks of {own} tokens, the model with {model}"
+
+
 def _append(guesses: Sequence[Guess], tokens: Sequence[int]) -> None:
     for guess, token in zip(guesses, tokens, strict=True):
         guess.row.tokens.append(token)

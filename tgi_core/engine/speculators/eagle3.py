@@ -25,7 +25,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import LayerStates, StepLogits
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.speculators.cached import CachedSpeculator, Guess
+from tgi_core.engine.speculators.cached import CachedSpeculator, Guess, unshared_blocks
 from tgi_core.engine.speculators.eagle3_files import STATES, Eagle3Config, Eagle3Tensors
 from tgi_core.engine.speculators.eagle3_layers import Eagle3Layers
 from tgi_core.engine.speculators.files import MOST, SpeculatorConfig
@@ -60,8 +60,8 @@ def open_eagle3(
     provider, rejected = first_supported(kit.attention(), lambda each: attention_refusal(each, asked, shape.dtype, kit))
     if provider is None:
         return f"no attention for EAGLE-3: {'; '.join(rejected)}"
-    if not set(runner.block_sizes) <= set(provider.block_sizes):
-        return f"EAGLE-3 runs with blocks of {provider.block_sizes} tokens, the model with {runner.block_sizes}"
+    if refused := unshared_blocks("EAGLE-3", provider.block_sizes, runner.block_sizes):
+        return refused
     tensors = Eagle3Tensors(directory, read, shape)
     layers = Eagle3Layers(read, tensors, runner.embedding, Linears(kit.linears(), kit.device), provider)
     speculator = Eagle3Speculator(layers, asked[0], provider, kit, shape)

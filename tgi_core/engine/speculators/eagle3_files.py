@@ -75,7 +75,7 @@ def _states(config: SpeculatorConfig, layers: int) -> tuple[int, ...]:
 
 
 class Eagle3Tensors(SpeculatorTensors):
-    """The tensors, which must all be known."""
+    """The tensors of an EAGLE-3 checkpoint; unknown ones are errors."""
 
     def __init__(self, directory: Path, config: Eagle3Config, shape: ModelShape) -> None:
         """Raises InvalidModel."""

@@ -15,7 +15,7 @@ from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.speculators.base import Proposals, continued
 
 _MOST_ROWS = 128
-"""Rows of a step beyond which nothing is guessed, as in TGI: drafts pay where steps wait for memory."""
+"""Steps with more rows get no proposals, as in TGI: drafts pay while steps are memory-bound."""
 
 
 class Heads(Protocol):

@@ -12,6 +12,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import KeepsHidden, Runner
 from tgi_core.engine.speculators.base import PART, Speculator
+from tgi_core.engine.speculators.cached import unshared_blocks
 from tgi_core.engine.speculators.draft_model import DraftModel, PagedModel
 from tgi_core.engine.speculators.eagle3 import KeepsLayers, open_eagle3
 from tgi_core.engine.speculators.files import SpeculatorConfig
@@ -55,8 +56,8 @@ def _draft_model(own: Runner, runner: Runner, shape: ModelShape, config: Specula
     """The draft model that the runner `own` runs, or why it cannot guess for the model of `runner`."""
     if not isinstance(own, PagedModel) or not isinstance(runner, PagedModel):
         return _ROW_BY_ROW
-    if not set(runner.block_sizes) <= set(own.block_sizes):
-        return f"the draft model runs with blocks of {own.block_sizes} tokens, the model with {runner.block_sizes}"
+    if refused := unshared_blocks("the draft model", own.block_sizes, runner.block_sizes):
+        return refused
     speculator = DraftModel(own, shape, config)
     runner.beside = speculator
     return speculator

@@ -1,4 +1,4 @@
-"""A step of a decoder as a function of its words, in parts: what comes before the layers, one layer, and what comes after them.
+"""A decoder step as a function of its input buffer, in parts: what comes before the layers, one layer, and what comes after them.
 
 All layers of a decoder are one graph over other tensors: where each part is a program, a compiler's time and memory for a shape do not grow
 with the number of layers.

@@ -51,7 +51,7 @@ class Bf12Decoder {
     low_ = splat_table(low), high_ = splat_table(high);
   }
 
-  const char* at_now() const { return from_; }
+  const char* next_line() const { return from_; }
 
   // Decode the next `groups` to `to`, which is line-aligned; the panel may end earlier.
   TGI_INLINED void next(size_t groups, unit* to) {
@@ -103,7 +103,7 @@ class Bf12Lines {
     return steps;
   }
 
-  const char* at_now() const { return panel_.at_now(); }
+  const char* next_line() const { return panel_.next_line(); }
 
   // Where the next steps are written.
   void write_to(unit* room) { to_ = room; }

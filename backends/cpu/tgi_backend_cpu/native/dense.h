@@ -18,8 +18,8 @@ struct DenseLines {
   // Lines that another layout decoded before.
   DenseLines(const void*, size_t, const unit* decoded) : at(decoded), ahead(0) {}
 
-  // What is read next.
-  const char* at_now() const { return (const char*)at; }
+  // Where the next line is.
+  const char* next_line() const { return (const char*)at; }
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {

@@ -58,7 +58,7 @@ class WidePanel {
       widen(lines, steps, part);
       // The next part is read from memory while this one is multiplied: widening it would otherwise wait for every line.
       const size_t ahead = Lines::kLineBytes * BLOCKS * steps / (groups_ * kPasses);
-      const char* next = lines.at_now();
+      const char* next = lines.next_line();
       for (size_t g = 0; g < groups_; g++) {
         const size_t begin = rows_ * g / groups_, end = rows_ * (g + 1) / groups_;
         for (int pass = 0; pass < kPasses; pass++, next += ahead)
