@@ -67,7 +67,7 @@ class OurEngine:
         from tgi_backend_cpu.building import CHOICE
 
         os.environ[CHOICE] = kernels
-        self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT), quantize)
+        self._engine = Ours(Plan(model, rows, PROMPT + NEW, rows * PROMPT, quantize))
         self.runner, self.session = self._engine.runner, self._engine.session
         self.parts: dict[int, dict[str, float]] = {}
 

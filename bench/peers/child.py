@@ -83,7 +83,12 @@ class EngineProcess:
     def open(self, plan: Plan) -> dict[str, Any]:
         """Load the model; returns the engine's description."""
         return self._ask(
-            do="open", model=str(plan.model), rows=plan.rows, row_tokens=plan.row_tokens, step_tokens=plan.step_tokens
+            do="open",
+            model=str(plan.model),
+            rows=plan.rows,
+            row_tokens=plan.row_tokens,
+            step_tokens=plan.step_tokens,
+            weights=plan.weights,
         )
 
     def start(self, prompts: Sequence[Sequence[int]], new: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Conversion of the random models to GGUF files for llama.cpp, with unchanged bfloat16 weights. Runs in llama.cpp's environment.
+"""Conversion of the random models to GGUF files for llama.cpp, in bfloat16 or quantized. Runs in llama.cpp's environment.
 
-python -m bench.peers.gguf_file NAME MODEL OUT
+python -m bench.peers.gguf_file NAME MODEL OUT TYPE
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ LAYER = {
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
 }
+LEAST = gguf.GGMLQuantizationType.Q8_0
 OUTSIDE = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
 
 
@@ -59,8 +60,9 @@ def interleaved(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def write(shape: Shape, model: Path, out: Path) -> None:
-    """Write the file."""
+def write(shape: Shape, model: Path, out: Path, kind: gguf.GGMLQuantizationType) -> None:
+    """Write the file, with matrices of `kind`. Embeddings, which are the head as well, have at least eight bits, as llama.cpp's own files
+    do."""
     config = json.loads((model / "config.json").read_text())
     writer = gguf.GGUFWriter(str(out), ARCHITECTURES[config["model_type"]])
     writer.add_context_length(config["max_position_embeddings"])
@@ -72,7 +74,7 @@ def write(shape: Shape, model: Path, out: Path) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}"])
     _add_tokenizer(writer, model)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, bits in tensors(model / "model.safetensors"):
@@ -82,11 +84,19 @@ def write(shape: Shape, model: Path, out: Path) -> None:
         if bits.ndim == 1:  # llama.cpp expects norms and biases in float32
             writer.add_tensor(renamed(name), (bits.astype(np.uint32) << 16).view(np.float32))
         else:
-            writer.add_tensor(renamed(name), np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            stored = LEAST if name in OUTSIDE and kind is gguf.GGMLQuantizationType.Q4_0 else kind
+            writer.add_tensor(renamed(name), _encoded(bits, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _encoded(bits: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """The bytes of a matrix of bfloat16, [rows, bytes]."""
+    if kind is gguf.GGMLQuantizationType.BF16:
+        return np.ascontiguousarray(bits).view(np.uint8)
+    return gguf.quants.quantize((bits.astype(np.uint32) << 16).view(np.float32), kind)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, model: Path) -> None:
@@ -105,4 +115,4 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(SHAPES[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]))
+    write(SHAPES[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]), gguf.GGMLQuantizationType[sys.argv[4]])

@@ -26,10 +26,17 @@ Save = Callable[[dict[str, Any]], None]
 
 
 def offline(
-    model: Path, peers: Mapping[str, Peer], batches: Sequence[int], rounds: int, save: Save, busy: bool = False, new: int = NEW
+    model: Path,
+    peers: Mapping[str, Peer],
+    batches: Sequence[int],
+    rounds: int,
+    save: Save,
+    busy: bool = False,
+    new: int = NEW,
+    weights: str = "",
 ) -> dict[str, Any]:
-    """Measure `rounds` rounds per batch size, engine by engine, after a small warm-up. `busy` loads a core."""
-    plan = Plan(model, max(batches), PROMPT + new, max(batches) * PROMPT)
+    """Measure `rounds` rounds per batch size, engine by engine, after a small warm-up. `busy` loads a core; `weights` as in `Plan`."""
+    plan = Plan(model, max(batches), PROMPT + new, max(batches) * PROMPT, weights)
     rows: list[Row] = []
     slow: set[tuple[str, int]] = set()
     with _opened(peers, plan) as (engines, result):

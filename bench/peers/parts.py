@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from tgi_backend_cpu.choosing import INT8_ROWS
 
 from bench.peers import http, offline
 from bench.peers.venvs import PEERS, Peer
@@ -52,6 +54,12 @@ def _offline(shape: str, batches: tuple[int, ...]) -> Callable[[Run], dict[str, 
     return lambda run: offline.offline(make(shape), _engines(), batches, run.rounds, run.note, new=run.new)
 
 
+def _quantized(shape: str, weights: str) -> Callable[[Run], dict[str, Any]]:
+    """All round rows to eight bits: the others do by default."""
+    engines = {**_engines("ours", "llama.cpp", "OpenVINO GenAI"), "ours": replace(PEERS["ours"], run={INT8_ROWS: "1"})}
+    return lambda run: offline.offline(make(shape), engines, BATCHES, run.rounds, run.note, new=run.new, weights=weights)
+
+
 def _context(run: Run) -> dict[str, Any]:
     return offline.context(make(), _engines("ours", "llama.cpp"), LONG, run.rounds, run.note)
 
@@ -66,7 +74,11 @@ def _http(run: Run) -> dict[str, Any]:
 
 PARTS = {
     "offline-135m": Part("Engines, SmolLM2-135M's shape", _offline("135m", BATCHES)),
-    "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", (1, 8))),
+    "offline-500m": Part("Engines, Qwen2.5-0.5B's shape", _offline("500m", BATCHES)),
+    "int8-135m": Part("Weights of 8 bits, SmolLM2-135M's shape", _quantized("135m", "int8")),
+    "int4-135m": Part("Weights of 4 bits, SmolLM2-135M's shape", _quantized("135m", "int4")),
+    "int8-500m": Part("Weights of 8 bits, Qwen2.5-0.5B's shape", _quantized("500m", "int8")),
+    "int4-500m": Part("Weights of 4 bits, Qwen2.5-0.5B's shape", _quantized("500m", "int4")),
     "context": Part("Long contexts", _context),
     "neighbour": Part("On a busy machine", _neighbour),
     "http": Part("Servers, streaming over HTTP", _http),

@@ -52,6 +52,11 @@ class Peer:
 CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
 """Use all cores: by default, vLLM reserves one for its server, so only one of two would compute."""
 
+GGUF = {"": "BF16", "-q8_0": "Q8_0", "-q4_0": "Q4_0"}
+"""Types of llama.cpp's files, by the end of their names."""
+OPENVINO = {"": ("fp16",), "-int8": ("int8",), "-int4": ("int4", "--sym", "--group-size", "64", "--ratio", "1.0")}
+"""`optimum-cli`'s weight formats, by the end of the folders' names. Groups of 128, the default, don't divide SmolLM2's 576 inputs."""
+
 _VISION = ("torchvision", "torchaudio", "torchcodec", "triton")
 
 PEERS = {
@@ -157,10 +162,14 @@ def _fetch_llama_cpp(source: Path) -> None:
 
 def _convert(name: str, model: Path) -> None:
     """Convert the model to llama.cpp's and OpenVINO's formats."""
-    gguf, folder = model.with_name(f"{model.name}.gguf"), model.with_name(f"{model.name}-openvino")
-    if not gguf.exists():
-        command = [str(PEERS["llama.cpp"].folder / "python"), "-m", "bench.peers.gguf_file", name, str(model), str(gguf)]
-        subprocess.run(command, check=True, cwd=ROOT)
-    if not (folder / "openvino_model.bin").exists():
-        command = [str(PEERS["OpenVINO GenAI"].folder / "optimum-cli"), "export", "openvino", "--model", str(model)]
-        subprocess.run([*command, "--task", "text-generation-with-past", "--weight-format", "fp16", str(folder)], check=True)
+    for suffix, kind in GGUF.items():
+        gguf = model.with_name(f"{model.name}{suffix}.gguf")
+        if not gguf.exists():
+            command = [str(PEERS["llama.cpp"].folder / "python"), "-m", "bench.peers.gguf_file"]
+            subprocess.run([*command, name, str(model), str(gguf), kind], check=True, cwd=ROOT)
+    for suffix, options in OPENVINO.items():
+        folder = model.with_name(f"{model.name}-openvino{suffix}")
+        if not (folder / "openvino_model.bin").exists():
+            command = [str(PEERS["OpenVINO GenAI"].folder / "optimum-cli"), "export", "openvino", "--model", str(model)]
+            command += ["--task", "text-generation-with-past", "--weight-format", *options, str(folder)]
+            subprocess.run(command, check=True)

@@ -104,6 +104,10 @@ def _plain(value: object) -> str:
 _SECTIONS: dict[str, Callable[[Result], str]] = {
     "offline-135m": tables.engines,
     "offline-500m": tables.engines,
+    "int8-135m": tables.engines,
+    "int4-135m": tables.engines,
+    "int8-500m": tables.engines,
+    "int4-500m": tables.engines,
     "context": tables.engines,
     "neighbour": tables.engines,
     "http": tables.servers,

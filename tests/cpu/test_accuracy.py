@@ -27,9 +27,14 @@ def truth(prompts: Prompts) -> torch.Tensor:
 def test_errors_are_no_larger_than_transformers(
     variant: Variant, prompts: Prompts, truth: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each instruction set's errors in bfloat16 against float32 are no larger than those of transformers in bfloat16."""
+    """Each instruction set's errors in bfloat16 against float32 are no larger than those of transformers in bfloat16. A token stays the
+    likeliest unless it leads by less than these errors: between such tokens, chance decides in both engines."""
     kernels_of(variant)
     monkeypatch.setenv(CHOICE, variant.name)
-    ours = errors(our_logits(DEMO, prompts, "bfloat16"), truth)
-    theirs = errors(transformers_logits(DEMO, prompts, torch.bfloat16), truth)
-    assert ours.rms <= theirs.rms and ours.agreement >= theirs.agreement
+    ours = our_logits(DEMO, prompts, "bfloat16")
+    rms = errors(ours, truth).rms
+    assert rms <= errors(transformers_logits(DEMO, prompts, torch.bfloat16), truth).rms
+    first, second = truth.topk(2).values.T
+    decided = first - second > 6 * rms
+    assert decided.double().mean() > 0.9
+    assert torch.equal(ours[decided].argmax(-1), truth[decided].argmax(-1))

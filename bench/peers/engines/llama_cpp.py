@@ -12,6 +12,12 @@ from bench.peers.engines.protocol import About, Plan, serve
 
 UBATCH = 512
 """Tokens that llama.cpp computes at once (its default)."""
+WEIGHTS = {
+    "": ("bfloat16", ""),
+    "int8": ("q8_0 (8.5 bits per weight), rows of 8 bits", "-q8_0"),
+    "int4": ("q4_0 (4.5 bits per weight; embeddings and head q8_0), rows of 8 bits", "-q4_0"),
+}
+"""Number format and the end of the file's name."""
 
 
 class LlamaCpp:
@@ -19,7 +25,8 @@ class LlamaCpp:
 
     def __init__(self, plan: Plan) -> None:
         llama_cpp.llama_backend_init()
-        path = plan.model.with_name(f"{plan.model.name}.gguf")
+        self._precision, suffix = WEIGHTS[plan.weights]
+        path = plan.model.with_name(f"{plan.model.name}{suffix}.gguf")
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         settings = llama_cpp.llama_context_default_params()
         settings.n_seq_max = plan.rows
@@ -44,7 +51,7 @@ class LlamaCpp:
             "kv_unified": settings.kv_unified,
             "system": (llama_cpp.llama_print_system_info() or b"").decode().strip(),
         }
-        return About(f"llama-cpp-python {llama_cpp.__version__}", "bfloat16", "float16", flags)
+        return About(f"llama-cpp-python {llama_cpp.__version__}", self._precision, "float16", flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
         """Prefill as many prompts per batch as fit."""

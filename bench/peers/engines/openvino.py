@@ -12,8 +12,17 @@ from bench.peers.engines.protocol import About, Plan, serve
 NATIVE = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 PRECISION = "bf16" if NATIVE else "f32"
 """On a CPU without bfloat16 instructions, OpenVINO computes in float32 regardless of the hint and rejects a bfloat16 cache."""
-PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION, "KV_CACHE_PRECISION": PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-"""Disables the default 8-bit activations and cache, which no other engine uses."""
+PROPERTIES = {"INFERENCE_PRECISION_HINT": PRECISION, "KV_CACHE_PRECISION": PRECISION}
+"""Disables the default 8-bit cache, which no other engine uses."""
+PLAIN = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+"""Disables the default 8-bit rows, which no other engine uses with weights of 16 bits."""
+NAMES = {"bf16": "bfloat16", "f32": "float32"}
+FORMATS = {
+    "": ("float16 in the file", NAMES[PRECISION]),
+    "int8": ("int8", "int8 (8 bits per weight), rows of 8 bits"),
+    "int4": ("int4 in groups of 64", "int4 (4.25 bits per weight; embeddings and head int8), rows of 8 bits"),
+}
+"""By weights: what is in the file, and the number format."""
 
 
 class OpenVino:
@@ -25,17 +34,18 @@ class OpenVino:
         scheduler.max_num_seqs = plan.rows
         scheduler.cache_size = 2
         scheduler.enable_prefix_caching = False
-        folder = plan.model.with_name(f"{plan.model.name}-openvino")
-        self.pipeline = ContinuousBatchingPipeline(str(folder), scheduler, "CPU", PROPERTIES)
+        folder = plan.model.with_name(f"{plan.model.name}-openvino{plan.weights and f'-{plan.weights}'}")
+        self._properties = PROPERTIES if plan.weights else PROPERTIES | PLAIN
+        self._stored, self._precision = FORMATS[plan.weights]
+        self.pipeline = ContinuousBatchingPipeline(str(folder), scheduler, "CPU", self._properties)
         self._rows: list[list[int]] = []
         self._handles: list[openvino_genai.GenerationHandle] = []
         self._next_id = 0
 
     def about(self) -> About:
         """Open the model; its precision depends on the CPU."""
-        names = {"bf16": "bfloat16", "f32": "float32"}
-        flags = {**PROPERTIES, "weights": "float16 in the file"}
-        return About(openvino_genai.__version__, names[PRECISION], names[PRECISION], flags)
+        flags = {**self._properties, "weights": self._stored}
+        return About(openvino_genai.__version__, self._precision, NAMES[PRECISION], flags)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
         """Run until every row has its first token."""

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 
 from tgi_backend_cpu import plugin
+from tgi_backend_cpu.choosing import INT8_ROWS
 
 from bench.peers.engines.protocol import About, Plan, serve
 from tgi_core.backend import EMPTY, Grant, OpenOptions, Request, Step, WarmupPlan
 from tgi_core.backend.session import Session
 
+PRECISIONS = {
+    ("", False): "bfloat16",
+    ("int8", False): "bfloat16, weights int8 (8 bits per weight)",
+    ("int8", True): "int8 (8 bits per weight), rows of 8 bits",
+    ("int4", False): "bfloat16, weights int4 (6 bits per weight)",
+    ("int4", True): "int4 (6 bits per weight), rows of 8 bits",
+}
+"""By weights, and whether rows are rounded to eight bits. Four bits have a scale and an offset of 32 bits for 32 weights."""
+
 
 class Ours:
     """Prefills as many prompts per step as fit, then decodes all rows together."""
 
-    def __init__(self, plan: Plan, quantize: str = "", draft: int = 0) -> None:
-        """`quantize` as in OpenOptions, `draft` as in WarmupPlan."""
-        opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16", quantize=quantize), _silent)
+    def __init__(self, plan: Plan, draft: int = 0) -> None:
+        """`draft` as in WarmupPlan."""
+        opened = plugin.backend_open(OpenOptions(str(plan.model), "bfloat16", quantize=plan.weights), _silent)
+        self._precision = PRECISIONS[plan.weights, plan.weights != "" and os.environ.get(INT8_ROWS) == "1"]
         self.runner = opened.runner
         self.session = Session(opened, "cpu")
         warmup = WarmupPlan(plan.rows, plan.row_tokens, plan.step_tokens, draft=draft)
@@ -29,7 +41,7 @@ class Ours:
     def about(self) -> About:
         """Describe the engine; the kernels chosen at startup are its settings."""
         kernels = {kernel.part: f"{kernel.name}: {kernel.reason}" for kernel in self.session.capabilities().kernels}
-        return About(version("tgi-core"), "bfloat16", "bfloat16", kernels)
+        return About(version("tgi-core"), self._precision, "bfloat16", kernels)
 
     def start(self, prompts: list[list[int]], new: int) -> int:
         """Prefill."""

@@ -1,6 +1,7 @@
 """Protocol between harness and engine: one process per engine in its own virtual environment, one JSON object per line.
 
-    {"do": "open", "model": …, "rows": …, "row_tokens": …, "step_tokens": …}   loads the model; returns the engine's description
+    {"do": "open", "model": …, "rows": …, "row_tokens": …, "step_tokens": …, "weights": …}   loads the model;
+                                                    returns the engine's description
     {"do": "start", "prompts": [[ids]], "new": n}   until each prompt has its first token
     {"do": "go_on", "steps": n}                     until each row has n more tokens
     {"do": "end"}                                   returns the ids of all new tokens
@@ -23,12 +24,14 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The model and the limits of a run: rows at once, tokens per row, tokens of all prompts together."""
+    """The model and the limits of a run: rows at once, tokens per row, tokens of all prompts together. `weights` is what they are
+    quantized to, "int8" or "int4", as the engine does it by default; empty: bfloat16."""
 
     model: Path
     rows: int
     row_tokens: int
     step_tokens: int
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def serve(opened: Callable[[Plan], Engine]) -> None:
         begin, used = time.perf_counter(), time.process_time()
         if command["do"] == "open":
             names = ("rows", "row_tokens", "step_tokens")
-            engine = opened(Plan(Path(command["model"]), **{name: command[name] for name in names}))
+            engine = opened(Plan(Path(command["model"]), **{name: command[name] for name in names}, weights=command["weights"]))
             answer: dict[str, Any] = asdict(engine.about())
         else:
             assert engine is not None  # noqa: S101 - the harness opens first
