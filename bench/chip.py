@@ -15,7 +15,8 @@ _INTEL = {85: "Cascade Lake", 106: "Ice Lake", 143: "Sapphire Rapids", 207: "Eme
 
 
 def chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The generation, such as "Zen 3", else vendor, family and model, such as "GenuineIntel 6 79". "unknown" without these fields."""
+    """The generation, such as "Zen 3", else vendor, family and model, such as "GenuineIntel 6 79". "unknown" without these fields.
+    Some clouds hide the model of a Xeon: one that has AMX is called by that."""
     pairs = (line.partition(":") for line in cpuinfo.read_text().split("\n\n")[0].splitlines())
     fields = {name.strip(): value.strip() for name, _, value in pairs}
     try:
@@ -24,7 +25,7 @@ def chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return "unknown"
     other = f"{vendor} {family} {model}"
     if vendor == "GenuineIntel" and family == 6:
-        return _INTEL.get(model, other)
+        return _INTEL.get(model, "Xeon with AMX" if "amx_tile" in fields.get("flags", "").split() else other)
     return _AMD.get(family, {}).get(model >> 4, other) if vendor == "AuthenticAMD" else other
 
 

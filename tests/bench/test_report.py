@@ -86,8 +86,12 @@ def test_the_machine_tells_what_it_lacks(tmp_path: Path) -> None:
 def test_a_chip_has_the_name_of_its_generation(tmp_path: Path, vendor: str, family: int, model: int, name: str) -> None:
     """Clouds hide model names; the numbers say what it is, and what nobody listed is told by them."""
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n\nvendor_id\t: y\n")
+    fields = f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n"
+    cpuinfo.write_text(f"{fields}\nvendor_id\t: y\n")
     assert chip(cpuinfo) == name
+    if vendor == "GenuineIntel" and name.endswith("1"):
+        cpuinfo.write_text(f"{fields}flags\t\t: avx2 amx_tile\n\nvendor_id\t: y\n")
+        assert chip(cpuinfo) == "Xeon with AMX"
 
 
 def test_the_committed_document_is_the_one_that_the_results_make() -> None:

@@ -17,8 +17,9 @@ constexpr int kTileBlocks = 2;             // per panel
 constexpr size_t kPassRows = 2 * kTileRows;  // rows that are multiplied at a time
 constexpr size_t kSumsWidth = 16 * kTileBlocks;
 constexpr size_t kPanelTile = kTileBlocks * kTileUnits;  // units of a panel's 16 steps
-// 16-step parts of a panel that stay in the first cache, or that are decoded right before they are multiplied by few rows.
-constexpr size_t kDepthTiles = 16, kFewDepthTiles = 2;
+// 16-step parts of a panel that stay in the first cache while rows stream past them, or that are decoded right before they are multiplied by
+// few rows.
+constexpr size_t kDepthTiles = 19, kFewDepthTiles = 2;
 constexpr size_t kTileAhead = 6144;  // bytes that a weight is prefetched ahead: tile loads alone don't keep enough lines in flight
 
 // A weight's steps in tiles. Each group of steps that has scales of its own starts a new one.
@@ -157,20 +158,22 @@ class TilePanel {
 
   template <class Source>
   void run_over(Scratch& scratch) {
-    const size_t padded = passes_ * kPassRows;
+    const size_t padded = passes_ * kPassRows, most = passes_ > 1 ? kDepthTiles : Source::kFewTiles;
     sums_ = scratch.floats.at_least(padded * kSumsWidth * 2);
     totals_ = sums_ + padded * kSumsWidth;
     if (Source::kGrouped) memset(totals_, 0, padded * kSumsWidth * sizeof(float));
     Source source(p_, panel_, scratch.units.at_least(kDepthTiles * kPanelTile));
     use_gemm_tiles(rows_);
-    const size_t most = passes_ > 1 ? kDepthTiles : Source::kFewTiles;
     for (size_t g = 0; g < depth_.groups; g++) {
       const size_t tiles = depth_.tiles_of(g);
       const float* scales = nullptr;
       if constexpr (Source::kGrouped) scales = source.lines.scales.template next<kTileBlocks>();
+      // Only a group's last tile may be partial: it is a part of its own.
+      const size_t whole = depth_.steps_of(g, tiles - 1) == (size_t)kTileSteps ? tiles : tiles - 1;
+      const size_t parts = whole / most + (whole % most > 0), even = parts ? (whole + parts - 1) / parts : 0;
+      in_parts_ = tiles > even;
       for (size_t t = 0, some; t < tiles; t += some) {
-        // Only a group's last tile may be partial: it is a part of its own.
-        some = t + 1 == tiles ? 1 : std::min(most, tiles - 1 - t);
+        some = t == whole ? 1 : std::min(even, whole - t);
         const unit* w = source.next(some, some == 1 ? depth_.steps_of(g, t) : some * kTileSteps);
         multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales, g});
       }
@@ -184,11 +187,11 @@ class TilePanel {
       const bool second = rows_ > pass * kPassRows + kTileRows, fetch = part.in_memory && pass == 0;
       const bool load = !part.first && passes_ > 1, store = part.last || passes_ > 1, done = part.last && part.last_group;
       if (done && p_.epilogue == Epilogue::add) fetch_results(pass);
-      float* sums = sums_ + pass * kPassRows * kSumsWidth;
+      float* sums = sums_of(pass);
       second ? multiply<true>(x, part.w, part.tiles, sums, part.first, load, store, fetch)
              : multiply<false>(x, part.w, part.tiles, sums, part.first, load, store, fetch);
       if (part.last && part.scales) scale(pass, part.scales, part.group);
-      if (done) finish(pass, part.scales ? totals_ : sums_);
+      if (done) finish(pass, part.scales ? totals_of(pass) : sums);
     }
   }
 
@@ -206,19 +209,14 @@ class TilePanel {
       if (SECOND) tile_load<2>(next, kStride), tile_load<3>(next + 16, kStride);
     }
     for (size_t t = 0; t < tiles; t++, x += kTileUnits, x2 += kTileUnits, w += kPanelTile) {
-      if (fetch) {
-        tgi::fetch((const char*)w + kTileAhead, kPanelTile * sizeof(unit));
-      } else if (passes_ > 1) {
-        tgi::fetch(x + 2 * kTileUnits, kTileUnits * sizeof(unit));
-        if (SECOND) tgi::fetch(x2 + 2 * kTileUnits, kTileUnits * sizeof(unit));
-      }
+      if (fetch) tgi::fetch((const char*)w + kTileAhead, kPanelTile * sizeof(unit));
       tile_load<6>(w, kLineStride);
-      tile_load<4>(x, kTileBytes);
+      tile_stream<4>(x, kTileBytes);
       tile_bf16<0, 4, 6>();
       tile_load<7>(w + 16, kLineStride);
       tile_bf16<1, 4, 7>();
       if (!SECOND) continue;
-      tile_load<5>(x2, kTileBytes);
+      tile_stream<5>(x2, kTileBytes);
       tile_bf16<2, 5, 6>();
       tile_bf16<3, 5, 7>();
     }
@@ -227,14 +225,17 @@ class TilePanel {
     if (SECOND) tile_store<2>(next, kStride), tile_store<3>(next + 16, kStride);
   }
 
+  // A pass's sums; they last from one part to the next only if there are several.
+  float* sums_of(size_t pass) const { return sums_ + (in_parts_ ? pass * kPassRows * kSumsWidth : 0); }
+  float* totals_of(size_t pass) const { return totals_ + pass * kPassRows * kSumsWidth; }
   size_t pass_end(size_t pass) const { return std::min(rows_, (pass + 1) * kPassRows); }
 
   // Adds a group's sums, times its scales, to the totals, and its offsets times the sum of the group's inputs.
   void scale(size_t pass, const float* scales, size_t group) const {
     const f32x16 first = load(scales), second = load(scales + 16);
-    for (size_t row = pass * kPassRows; row < pass_end(pass); row++) {
-      const float* sums = sums_ + row * kSumsWidth;
-      float* to = totals_ + row * kSumsWidth;
+    const float* sums = sums_of(pass);
+    float* to = totals_of(pass);
+    for (size_t row = pass * kPassRows; row < pass_end(pass); row++, sums += kSumsWidth, to += kSumsWidth) {
       store(to, fma(load(sums), first, load(to)));
       store(to + 16, fma(load(sums + 16), second, load(to + 16)));
       if (!p_.sums) continue;
@@ -252,15 +253,15 @@ class TilePanel {
     constexpr int kAtOnce = 4;
     const size_t end = pass_end(pass);
     size_t row = pass * kPassRows;
-    for (; row + kAtOnce <= end; row += kAtOnce) finish_rows<kAtOnce>(row, sums);
-    for (; row < end; row++) finish_rows<1>(row, sums);
+    for (; row + kAtOnce <= end; row += kAtOnce, sums += kAtOnce * kSumsWidth) finish_rows<kAtOnce>(row, sums);
+    for (; row < end; row++, sums += kSumsWidth) finish_rows<1>(row, sums);
   }
 
   template <int ROWS>
   void finish_rows(size_t row, const float* sums) const {
     f32x16 c[ROWS][kTileBlocks];
     TGI_UNROLL for (int m = 0; m < ROWS; m++) TGI_UNROLL for (int r = 0; r < kTileBlocks; r++)
-        c[m][r] = load(sums + (row + m) * kSumsWidth + r * 16);
+        c[m][r] = load(sums + m * kSumsWidth + r * 16);
     apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
   }
 
@@ -269,6 +270,7 @@ class TilePanel {
   const int panel_;
   const size_t first_, rows_, passes_;
   const unit* x_;
+  bool in_parts_ = false;
   float *sums_ = nullptr, *totals_ = nullptr;
 };
 
