@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter, Prefill, Ref
-from tgi_conformance.clauses.crossing import Company, Spec
-from tgi_conformance.clauses.drawn import drawn_row
+from tgi_conformance.clauses.feature_combinations import Company, Spec
+from tgi_conformance.clauses.random_features import drawn_row
 from tgi_conformance.masks import BREAKING
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.verdict import NotReached

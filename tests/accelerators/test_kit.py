@@ -20,7 +20,7 @@ from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.attention.cache import Fp8Cache, LayerShape
+from tgi_core.engine.attention.cache import KVCacheDtype, LayerShape
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
@@ -287,8 +287,8 @@ def test_cache_of_8_bits(variant: str, dtype: torch.dtype, monkeypatch: pytest.M
     """The cache has the chip's own variant of the numbers that are asked for."""
     monkeypatch.setattr(Fp8Kit, "variant", variant)
     kit = Fp8Kit(0, 0.9, FakeRuntime())
-    assert kit.with_cache("auto").fp8_cache is None
-    assert kit.with_cache("float8_e4m3fn").fp8_cache == Fp8Cache("float8_e4m3fn", dtype)
+    assert kit.with_cache("auto").kv_cache_dtype is None
+    assert kit.with_cache("float8_e4m3fn").kv_cache_dtype == KVCacheDtype("float8_e4m3fn", dtype)
 
 
 @pytest.mark.parametrize(

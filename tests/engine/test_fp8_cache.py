@@ -16,14 +16,14 @@ from tests.engine.test_table_decoder import PLAN, PROMPTS, TorchKit
 from tests.engine.tiny_models import silent
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Unsupported
 from tgi_core.backend.session import Session
-from tgi_core.engine.attention.cache import Fp8Cache, LayerShape, cast_for_cache
+from tgi_core.engine.attention.cache import KVCacheDtype, LayerShape, cast_for_cache
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.open_model import open_session
 
-FP8_DTYPES = Fp8Cache("float8_e4m3fn", torch.float8_e4m3fn)
+FP8 = KVCacheDtype("float8_e4m3fn", torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e4m3fnuz, 240.0)])
@@ -35,7 +35,7 @@ def test_too_great_numbers(dtype: torch.dtype, most: float) -> None:
 
 def opened(folder: Path, kit: DeviceKit) -> tuple[Session, Capacity]:
     """A warmed session on a checkpoint."""
-    session = Session(open_session(OpenOptions(str(folder), dtype="float32"), kit, silent), "narrow")
+    session = Session(open_session(OpenOptions(str(folder), dtype="float32"), kit, silent), "quantized")
     return session, session.warmup(PLAN, silent)
 
 
@@ -53,13 +53,13 @@ def test_a_model_over_it(by: str, llama: Path) -> None:
     def kit() -> DeviceKit:
         return TorchKit() if by == "table" else GivenKit(TorchAttention())
 
-    plain, narrow = kit(), kit()
-    narrow.fp8_cache = FP8_DTYPES
+    plain, quantized = kit(), kit()
+    quantized.kv_cache_dtype = FP8
     found = []
-    for each, name in ((plain, "auto"), (narrow, "float8_e4m3fn")):
+    for each, name in ((plain, "auto"), (quantized, "float8_e4m3fn")):
         session, capacity = opened(llama, each)
         told = [kernel.name for kernel in session.capabilities().kernels if kernel.part == "kv cache"]
-        assert session.capabilities().cache_dtype == name and told == ([name] if each is narrow else [])
+        assert session.capabilities().cache_dtype == name and told == ([name] if each is quantized else [])
         sizes = {memory.name: memory.num_bytes for memory in capacity.memory}
         found.append((logprobs(session, capacity), sizes["kv cache"] / capacity.groups[0].num_blocks))
     (expected, whole), (made, quarter) = found
@@ -70,7 +70,7 @@ def test_a_model_over_it(by: str, llama: Path) -> None:
 def test_a_provider_without_it() -> None:
     """Native attention has no cache of 8 bits, and is passed over with that reason."""
     kit = CpuKit(1, 0.5)
-    kit.fp8_cache = FP8_DTYPES
+    kit.kv_cache_dtype = FP8
     layers = [AttentionLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
     assert [attention_refusal(provider, layers, torch.float32, kit) for provider in kit.attention()] == [
         "no cache in float8_e4m3fn",

@@ -30,7 +30,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.session import Session
-from tgi_core.engine.attention.cache import Fp8Cache, LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import KVCacheDtype, LayerCache, LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import DecodeRows, StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionProvider
@@ -79,7 +79,7 @@ class TorchKit:
         self.device = torch.device("cpu")
         self.operators = operators or (TorchOperators(),)
         self.provider: AttentionProvider = TorchAttention()
-        self.fp8_cache: Fp8Cache | None = None
+        self.kv_cache_dtype: KVCacheDtype | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """What is asked for."""

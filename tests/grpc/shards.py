@@ -148,11 +148,11 @@ def served_by_tgi(tokenizer: Tokenizer, folder: Path, **options: Any) -> Generat
 
 @asynccontextmanager
 async def client(kind: str, tokenizer: Tokenizer, folder: Path, **options: Any) -> AsyncGenerator[ShardClient, None]:
-    """A client of a shard of that kind: local, grpc or foreign."""
+    """A client of a shard of that kind: local, grpc or upstream_tgi."""
     if kind == "local":
         yield LocalShard(model(tokenizer, **options).server)
         return
-    serving = served_by_tgi if kind == "foreign" else served
+    serving = served_by_tgi if kind == "upstream_tgi" else served
     with serving(tokenizer, folder, **options) as server:
         address = server if isinstance(server, str) else server.address
         yield (await connect(address, DEMO, tokenizer, quiet)).shard

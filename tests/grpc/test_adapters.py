@@ -35,7 +35,7 @@ async def answer(loop: SchedulerLoop, request: GenerationRequest) -> list[int]:
 async def test_every_client_passes_the_name_on(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """In process, over our stream and in TGI's own way, rows of one batch get the adapters that their requests name."""
     results = []
-    for kind in ("local", "grpc", "foreign"):
+    for kind in ("local", "grpc", "upstream_tgi"):
         async with running(kind, demo_tokenizer, tmp_path, PLAN, adapters=NAMES) as loop:
             requests = [asked(demo_tokenizer, name) for name in (None, *NAMES)]
             results.append(await asyncio.gather(*(answer(loop, request) for request in requests)))

@@ -100,7 +100,7 @@ async def test_a_router_that_leaves_keeps_nothing(demo_tokenizer: Tokenizer, tmp
             await shard.close()
 
 
-@pytest.mark.parametrize("kind", ["local", "grpc", "foreign"])
+@pytest.mark.parametrize("kind", ["local", "grpc", "upstream_tgi"])
 async def test_where_there_are_no_masks(demo_tokenizer: Tokenizer, tmp_path: Path, kind: str) -> None:
     """A shard without grammars prepares nothing, which is no error: the request will hear of it."""
     async with running(kind, demo_tokenizer, tmp_path) as loop:

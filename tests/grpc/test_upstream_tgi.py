@@ -35,20 +35,20 @@ def wanted(tokenizer: Tokenizer, index: int) -> GenerationRequest:
 async def test_a_whole_conversation(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Twenty callers at once, four rows at a time: each gets the tokens and the text that our own shard makes of its request."""
     results = []
-    for kind in ("local", "foreign"):
+    for kind in ("local", "upstream_tgi"):
         async with running(kind, demo_tokenizer, tmp_path, PLAN) as loop:
             streams = [loop.submit(wanted(demo_tokenizer, index)) for index in range(20)]
             results.append(await asyncio.gather(*map(collect, streams)))
             assert loop.snapshot().blocks_free == loop.snapshot().blocks_total
-    own, foreign = ([[(t.id, t.text, t.special) for g in one for t in g.tokens] for one in both] for both in results)
-    assert foreign == own
+    own, upstream_tgi = ([[(t.id, t.text, t.special) for g in one for t in g.tokens] for one in both] for both in results)
+    assert upstream_tgi == own
     assert [one[-1].finished for one in results[0]] == [one[-1].finished for one in results[1]]
     assert len(results[1][0][0].tokens[0].top) == 2
 
 
 async def test_what_the_scheduler_is_told(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A device with places for whole requests, one step at a time, that neither mixes nor splits prompts; and health."""
-    async with client("foreign", demo_tokenizer, tmp_path) as shard:
+    async with client("upstream_tgi", demo_tokenizer, tmp_path) as shard:
         assert isinstance(shard, UpstreamShard) and await shard.healthy()
         capabilities = (await shard.info()).capabilities
         assert capabilities.mixing is Mixing.NONE and Feature.CHUNKED_PREFILL not in capabilities.features
@@ -61,7 +61,7 @@ async def test_what_the_scheduler_is_told(demo_tokenizer: Tokenizer, tmp_path: P
 
 async def test_leaving(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A caller that leaves is filtered out at the shard; its place serves others."""
-    async with running("foreign", demo_tokenizer, tmp_path, PLAN) as loop:
+    async with running("upstream_tgi", demo_tokenizer, tmp_path, PLAN) as loop:
         for _ in range(6):
             leaving = [loop.submit(wanted(demo_tokenizer, 14)) for _ in range(3)]
             staying = loop.submit(wanted(demo_tokenizer, 8))
@@ -73,7 +73,7 @@ async def test_leaving(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 async def test_a_step_that_fails_fails_its_requests(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:
     """As with TGI's router: those who were in the step get the shard's text, those who come later are served."""
-    async with running("foreign", demo_tokenizer, tmp_path, PLAN, faults={3: OutOfMemory("no room on the device")}) as loop:
+    async with running("upstream_tgi", demo_tokenizer, tmp_path, PLAN, faults={3: OutOfMemory("no room on the device")}) as loop:
         with pytest.raises(GenerationFailed, match="no room on the device"):
             await collect(loop.submit(wanted(demo_tokenizer, 8)))
         assert (await collect(loop.submit(wanted(demo_tokenizer, 2))))[-1].finished is not None
@@ -84,7 +84,7 @@ async def test_a_prompt_without_text(demo_tokenizer: Tokenizer, tmp_path: Path) 
     half = demo_tokenizer.encode("東").ids[-1:]
     with pytest.raises(InvalidRequest):
         text_of(half, demo_tokenizer)
-    async with running("foreign", demo_tokenizer, tmp_path, PLAN) as loop:
+    async with running("upstream_tgi", demo_tokenizer, tmp_path, PLAN) as loop:
         bad = loop.submit(GenerationRequest.of(half, Sampling(), Stopping(5)))
         good = loop.submit(wanted(demo_tokenizer, 2))
         with pytest.raises(GenerationFailed, match="no text"):

@@ -8,7 +8,7 @@ import pytest
 
 from bench.scheduling import ours, trace
 from bench.scheduling.device import Roofline
-from tgi_core.scheduler.pace import StepTimes
+from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.tokenizer import Tokenizer
 
 SLOW = Roofline(launch=1e-3, weights=30e-3, token=0.7e-3, context=0.0)

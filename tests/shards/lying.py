@@ -135,11 +135,11 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def lying(tokenizer: Tokenizer, path: Path, foreign: bool, **options: Any) -> Generator[Liar, None, None]:
+def lying(tokenizer: Tokenizer, path: Path, upstream_tgi: bool, **options: Any) -> Generator[Liar, None, None]:
     """A shard on the toy model behind a unix socket: of ours, or as TGI's are."""
     host, liar = ShardHost(), Liar()
     server = grpc.server(ThreadPoolExecutor(16))
-    service = UpstreamService(host) if foreign else ShardService(host)
+    service = UpstreamService(host) if upstream_tgi else ShardService(host)
     server.add_generic_rpc_handlers(tuple(_Handlers(handler, liar) for handler in service.handlers()))
     service.url = f"unix://{path}"
     server.add_insecure_port(f"unix:{path}")

@@ -77,14 +77,14 @@ class ServerUnderTest:
 
 @contextmanager
 def instance(
-    tokenizer: Tokenizer, folder: Path, foreign: bool, *flags: str, **options: Any
+    tokenizer: Tokenizer, folder: Path, upstream_tgi: bool, *flags: str, **options: Any
 ) -> Generator[ServerUnderTest, None, None]:
     """A router in front of a shard that lies when it is told to."""
     folder.chmod(0o700)
     path = folder / "shard"
-    limits = ("--max-total-tokens", "64", "--max-batch-prefill-tokens", "64") if foreign else ()
+    limits = ("--max-total-tokens", "64", "--max-batch-prefill-tokens", "64") if upstream_tgi else ()
     command = [*TGI, "router", "--shard", f"unix:{path}", str(DEMO), "--hostname", "127.0.0.1", "--port", "0", *PATIENCE, *limits]
-    with lying(tokenizer, path, foreign, **options) as liar, started([*command, "--drain-delay", "0", *flags]) as server:
+    with lying(tokenizer, path, upstream_tgi, **options) as liar, started([*command, "--drain-delay", "0", *flags]) as server:
         yield ServerUnderTest(liar, server, path)
 
 

@@ -15,7 +15,7 @@ from tests.shards.lying import GARBAGE, Hang, Liar, Lie
 from tests.shards.lying_child import FOLDER, LIES
 from tests.shards.own_lies import NONSENSE, OWN, at_read, own_lie
 from tests.shards.server import BODIES, SECONDS, ServerUnderTest, bare, instance, survives
-from tests.shards.upstream_tgi_lies import FOREIGN, of_rows, told_once, v3
+from tests.shards.upstream_tgi_lies import UPSTREAM_TGI, of_rows, told_once, v3
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.tokenizer import Tokenizer
 
@@ -31,11 +31,11 @@ def own(
 
 
 @pytest.fixture(scope="module")
-def foreign(
+def upstream_tgi(
     demo_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[tuple[ServerUnderTest, list[Any]], None, None]:
     """A shard as TGI's are, likewise."""
-    with instance(demo_tokenizer, tmp_path_factory.mktemp("foreign"), True) as one:
+    with instance(demo_tokenizer, tmp_path_factory.mktemp("upstream_tgi"), True) as one:
         yield one, list(map(bare, one.all()))
         assert one.server.stop() == 0
 
@@ -46,10 +46,10 @@ def test_a_lie_of_our_own_shard(own: tuple[ServerUnderTest, list[Any]], lie: Lie
     survives(*own, lie)
 
 
-@pytest.mark.parametrize("lie", FOREIGN, ids=str)
-def test_a_lie_of_a_foreign_shard(foreign: tuple[ServerUnderTest, list[Any]], lie: Lie) -> None:
+@pytest.mark.parametrize("lie", UPSTREAM_TGI, ids=str)
+def test_a_lie_of_an_upstream_tgi_shard(upstream_tgi: tuple[ServerUnderTest, list[Any]], lie: Lie) -> None:
     """See `survives`. A request can go on there only if what it has made so far is a text that makes the same tokens again."""
-    survives(*foreign, lie, "the prompt has no text that this shard would read as the same tokens")
+    survives(*upstream_tgi, lie, "the prompt has no text that this shard would read as the same tokens")
 
 
 FOR_EVER = [
@@ -61,12 +61,14 @@ FOR_EVER = [
 
 
 @pytest.mark.parametrize(
-    ("is_foreign", "lie"), FOR_EVER, ids=[f"{'foreign' if foreign else 'own'}, {lie}" for foreign, lie in FOR_EVER]
+    ("is_upstream_tgi", "lie"),
+    FOR_EVER,
+    ids=[f"{'upstream_tgi' if upstream_tgi else 'own'}, {lie}" for upstream_tgi, lie in FOR_EVER],
 )
-def test_a_shard_that_lies_for_ever(demo_tokenizer: Tokenizer, tmp_path: Path, is_foreign: bool, lie: Lie) -> None:
+def test_a_shard_that_lies_for_ever(demo_tokenizer: Tokenizer, tmp_path: Path, is_upstream_tgi: bool, lie: Lie) -> None:
     """It is tried again, in vain: the client gets the reason, and the router ends with a status that is not 0 and one line that says
     why."""
-    with instance(demo_tokenizer, tmp_path, is_foreign, "--shard-restarts", "1") as one:
+    with instance(demo_tokenizer, tmp_path, is_upstream_tgi, "--shard-restarts", "1") as one:
         one.liar.arm(lie, forever=True)
         answer = one.post(BODIES[0])
         assert answer.status_code == 424 and re.search(lie.says, answer.json()["error"]), answer.text
@@ -75,13 +77,13 @@ def test_a_shard_that_lies_for_ever(demo_tokenizer: Tokenizer, tmp_path: Path, i
     assert "Traceback" not in "".join(one.server.lines)
 
 
-@pytest.mark.parametrize("is_foreign", [False, True], ids=["own", "foreign"])
-def test_sigterm_while_a_shard_hangs(demo_tokenizer: Tokenizer, tmp_path: Path, is_foreign: bool) -> None:
+@pytest.mark.parametrize("is_upstream_tgi", [False, True], ids=["own", "upstream_tgi"])
+def test_sigterm_while_a_shard_hangs(demo_tokenizer: Tokenizer, tmp_path: Path, is_upstream_tgi: bool) -> None:
     """A router whose shard does not answer ends when it is told to, with status 0, and its client hears why."""
-    hang = Lie("it hangs", "Decode" if is_foreign else "Steps", at_read(lambda turn, truth: Hang) if not is_foreign else
+    hang = Lie("it hangs", "Decode" if is_upstream_tgi else "Steps", at_read(lambda turn, truth: Hang) if not is_upstream_tgi else
                told_once(lambda truth: Hang), "")  # fmt: skip
     flags = ("--watchdog-floor", "600", "--graceful-termination-timeout", "2")
-    with instance(demo_tokenizer, tmp_path, is_foreign, *flags) as one, ThreadPoolExecutor(1) as threads:
+    with instance(demo_tokenizer, tmp_path, is_upstream_tgi, *flags) as one, ThreadPoolExecutor(1) as threads:
         one.liar.arm(hang, forever=True)
         asked = threads.submit(one.post, BODIES[0])
         while not one.liar.told:

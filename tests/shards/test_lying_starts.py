@@ -87,7 +87,7 @@ STARTS = [
 @pytest.mark.parametrize("lie", STARTS, ids=str)
 async def test_a_shard_beyond_reason_is_not_served(demo_tokenizer: Tokenizer, tmp_path: Path, lie: Lie) -> None:
     """A shard whose word about itself cannot be served ends the start, or the restart, with what it said."""
-    with lying(demo_tokenizer, tmp_path / "shard", foreign=False) as liar:
+    with lying(demo_tokenizer, tmp_path / "shard", upstream_tgi=False) as liar:
         liar.arm(lie)
         with pytest.raises(StartupError, match=lie.says):
             await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
@@ -95,7 +95,7 @@ async def test_a_shard_beyond_reason_is_not_served(demo_tokenizer: Tokenizer, tm
         await opened.shard.close()
 
 
-FOREIGN_STARTS = [
+UPSTREAM_TGI_STARTS = [
     says("Info", "garbage", "4 bytes that are no InfoResponse", lambda truth: GARBAGE),
     says("Info", "drafts without end", "too few for one request", lambda truth: setattr(truth, "speculate", (1 << 32) - 1)),
     says("Info", "a block for all", "a block size of 4294967295", lambda truth: setattr(truth, "block_size", (1 << 32) - 1)),
@@ -106,29 +106,29 @@ FOREIGN_STARTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", FOREIGN_STARTS, ids=str)
-async def test_a_foreign_shard_beyond_reason_is_not_served(demo_tokenizer: Tokenizer, tmp_path: Path, lie: Lie) -> None:
+@pytest.mark.parametrize("lie", UPSTREAM_TGI_STARTS, ids=str)
+async def test_an_upstream_tgi_shard_beyond_reason_is_not_served(demo_tokenizer: Tokenizer, tmp_path: Path, lie: Lie) -> None:
     """So it is with one that speaks TGI's API alone."""
-    with lying(demo_tokenizer, tmp_path / "shard", foreign=True) as liar:
+    with lying(demo_tokenizer, tmp_path / "shard", upstream_tgi=True) as liar:
         liar.arm(lie)
         with pytest.raises(StartupError, match=lie.says):
             await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
 
 
-@pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
+@pytest.mark.parametrize("upstream_tgi", [False, True], ids=["own", "upstream_tgi"])
 @pytest.mark.parametrize(
     "change", [lambda truth: GARBAGE, lambda truth: setattr(truth, "state", "whim")], ids=["garbage", "a state of no kind"]
 )
 async def test_health_that_is_none(
-    demo_tokenizer: Tokenizer, tmp_path: Path, change: Callable[[Any], Any], foreign: bool
+    demo_tokenizer: Tokenizer, tmp_path: Path, change: Callable[[Any], Any], upstream_tgi: bool
 ) -> None:
-    """A shard whose word about its health is no word is not healthy; a foreign one has no words but that it answers."""
-    with lying(demo_tokenizer, tmp_path / "shard", foreign) as liar:
+    """A shard whose word about its health is no word is not healthy; one of TGI's has no words but that it answers."""
+    with lying(demo_tokenizer, tmp_path / "shard", upstream_tgi) as liar:
         opened = await AtAddress(f"unix:{tmp_path / 'shard'}", DEMO, Settings()).open(lambda capabilities: PLAN, quiet)
         assert await opened.shard.healthy()
         lie = says("Health", "health", "", change)
         liar.arm(lie)
-        assert await opened.shard.healthy() is (foreign and change(pb.HealthResponse()) is None)
+        assert await opened.shard.healthy() is (upstream_tgi and change(pb.HealthResponse()) is None)
         assert await opened.shard.healthy()
         await opened.shard.close()
 

@@ -90,7 +90,7 @@ def told_once(change: Callable[[Any], Any]) -> Tell:
     return tell
 
 
-FOREIGN = [
+UPSTREAM_TGI = [
     v3("garbage", NONSENSE + "4 bytes that are no DecodeResponse", told_once(lambda truth: GARBAGE)),
     v3("garbage for a prompt", NONSENSE + "4 bytes that are no PrefillResponse", told_once(lambda truth: GARBAGE), "Prefill"),
     v3("text that is not UTF-8", NONSENSE + r"\d+ bytes that are no DecodeResponse", of_rows(1, v3_not_utf8)),

@@ -21,7 +21,7 @@ from tests.telemetry.server import instance, scrape, value
 MANY = 20_000
 WRITER = f"""
 import logging, sys
-from tgi_core.telemetry.logs import last_words, set_up
+from tgi_core.telemetry.logs import log_fatal_error, set_up
 
 set_up(json_output=sys.argv[1] == "json")
 for number in range({MANY}):
@@ -29,7 +29,7 @@ for number in range({MANY}):
 print("done", flush=True)
 sys.stdin.readline()
 logging.getLogger("x").info("after")
-last_words("the end")
+log_fatal_error("the end")
 """
 DROPPED = re.compile(r"(\d+) log lines were dropped")
 

@@ -108,7 +108,7 @@ def test_self_check_of_8_bits() -> None:
     """The provider has the cache that its chip reads, and agrees with float32 over it."""
     layers = [AttentionLayer(LayerShape(1, 16, 16), 2, AttentionParameters(0.25))]
     provider = TritonAttention(replace(TILES, fp8="fp8e4nv"), 4)
-    assert provider.fp8_caches == (torch.float8_e4m3fn,) and TritonAttention(TILES, 4).fp8_caches == ()
+    assert provider.kv_cache_dtypes == (torch.float8_e4m3fn,) and TritonAttention(TILES, 4).kv_cache_dtypes == ()
     assert disagreement(provider, layers, torch.float32, CPU, Case(cache_dtype=torch.float8_e4m3fn)) == ""
 
 

@@ -17,7 +17,7 @@ from tests.triton.interpreted_attention import TILES
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
@@ -158,7 +158,7 @@ def test_one_layer_over_8_bits(tmp_path: Path) -> None:
     """It proves over a cache of 8 bits as well."""
     kit = TorchKit(TritonOperators())
     kit.provider = TritonAttention(replace(TILES, fp8="fp8e4nv"), 4)
-    kit.fp8_cache = Fp8Cache("float8_e4m3fn", torch.float8_e4m3fn)
+    kit.kv_cache_dtype = KVCacheDtype("float8_e4m3fn", torch.float8_e4m3fn)
     session, _ = open_torch(save_tiny("qwen3", tmp_path, num_hidden_layers=1), kit)
     assert {(kernel.part, kernel.name) for kernel in session.capabilities().kernels} >= {
         ("attention", "triton"),

@@ -82,7 +82,7 @@ def run(command: Callable[[], object], name: str) -> None:
 
 
 def _end(name: str, reason: str) -> NoReturn:
-    from tgi_core.telemetry.logs import last_words
+    from tgi_core.telemetry.logs import log_fatal_error
 
-    last_words(f"{name}: error: {reason}")
+    log_fatal_error(f"{name}: error: {reason}")
     sys.exit(1)

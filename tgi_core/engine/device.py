@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from tgi_core.backend import Kernel, Progress
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -33,8 +33,8 @@ class DeviceKit(Protocol):
     """torch.distributed's name for the backend that ranks on this device use: gloo, nccl, …"""
     allocation_bytes: int
     """What memory is allocated in: a large tensor takes up to so many bytes more than its elements."""
-    fp8_cache: Fp8Cache | None
-    """The 8-bit cache dtype that the operator asked for; None for a cache in the model's dtype."""
+    kv_cache_dtype: KVCacheDtype | None
+    """The dtype of the quantized KV cache that the operator asked for; None for a cache in the model's dtype."""
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype to run in, given the requested one ("auto" or a torch dtype name) and the checkpoint's. Raises Unsupported."""
@@ -74,12 +74,12 @@ class DeviceKit(Protocol):
 def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:
     """Why a provider cannot be used for these layers on the kit's device; empty if it can."""
     shapes, asked = [layer.shape for layer in layers], [layer.parameters for layer in layers]
-    fp8 = kit.fp8_cache
-    if fp8 is not None and fp8.dtype not in provider.fp8_caches:
-        return f"no cache in {fp8.name}"
+    quantized = kit.kv_cache_dtype
+    if quantized is not None and quantized.dtype not in provider.kv_cache_dtypes:
+        return f"no cache in {quantized.name}"
     reason = attempt(provider.probe) or provider.refusal(shapes, asked, dtype)
     reason = reason or attempt(lambda: provider.self_check(layers, dtype, kit.device))
-    if reason or fp8 is None:
+    if reason or quantized is None:
         return reason
-    case = Case(block_size=provider.block_sizes[0], cache_dtype=fp8.dtype)
+    case = Case(block_size=provider.block_sizes[0], cache_dtype=quantized.dtype)
     return attempt(lambda: disagreement(provider, layers, dtype, kit.device, case))

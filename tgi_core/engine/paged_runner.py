@@ -41,8 +41,8 @@ class PagedRunner(ABC):
         self.block_sizes = provider.block_sizes
         self.block_size = self.block_sizes[0]
         """Positions per block of the cache in use."""
-        self.cache_dtype = "auto" if kit.fp8_cache is None else kit.fp8_cache.name
-        self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
+        self.cache_dtype = "auto" if kit.kv_cache_dtype is None else kit.kv_cache_dtype.name
+        self._stored_dtype = shape.dtype if kit.kv_cache_dtype is None else kit.kv_cache_dtype.dtype
         self._kit, self._keeps_hidden = kit, False
         self.cache: PagedCache | None = None
         self.beside: CacheBeside | None = None

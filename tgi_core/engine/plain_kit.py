@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tgi_core.backend import Unsupported
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
@@ -19,7 +19,7 @@ class PlainKit:
 
     dtypes: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     allocation_bytes = 0
-    fp8_cache: Fp8Cache | None = None
+    kv_cache_dtype: KVCacheDtype | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
         """The dtype asked for, or the stored one. Raises Unsupported."""

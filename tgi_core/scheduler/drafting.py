@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
-from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.row_drafts import CERTAIN, PROPOSED, DraftSource, Proposer, ReportedTokens, RowDrafts
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.suffix import EarlierAnswers, SuffixProposer
 from tgi_core.wire.types import Token
 

@@ -18,10 +18,10 @@ from tgi_core.blocks import Blocks
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.pace import StepTimes
 from tgi_core.scheduler.prefill_budget import PrefillBudget, padded_size
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.types import SchedulerOptions
 from tgi_core.wire.types import ShardRequest, needs_masks
 

@@ -130,7 +130,7 @@ def announce(line: str) -> None:
         _lines(line)
 
 
-def last_words(line: str) -> None:
+def log_fatal_error(line: str) -> None:
     """Write the final error message after all earlier lines, waiting up to a second."""
     _writer.write(line, last=True)
     _writer.flush()

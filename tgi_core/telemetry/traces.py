@@ -2,9 +2,9 @@
 
     generate_stream
     ├── validate    from the call until queued
-        ├── queue       until its first step
-        ├── prefill     until its first token
-        └── decode      until its last token
+    ├── queue       until its first step
+    ├── prefill     until its first token
+    └── decode      until its last token
 
 OpenTelemetry is imported only with --otlp-endpoint. Tracing does no work per token: child spans are created when the request ends,
 from the timestamps of its `GenerationTimes`.

@@ -51,7 +51,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
-    fp8_caches: tuple[torch.dtype, ...] = (torch.int8,)
+    kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.int8,)
     invariant = True
     block_sizes = BLOCK_SIZES
 

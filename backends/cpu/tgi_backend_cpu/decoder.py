@@ -214,8 +214,8 @@ class DecoderRunner:
         self.agree: Callable[[int], int] = int  # it runs on one rank
         self._kernels, self._kit, self._plain_sampler = kernels, kit, NativeSampler(kernels)
         self.cache_dtype, self._stored_dtype = "auto", weights.dtype
-        if kit.fp8_cache is not None:
-            self.cache_dtype, self._stored_dtype = kit.fp8_cache.name, kit.fp8_cache.dtype
+        if kit.kv_cache_dtype is not None:
+            self.cache_dtype, self._stored_dtype = kit.kv_cache_dtype.name, kit.kv_cache_dtype.dtype
         self.packed = PackedDecoder(kernels, weights, progress)
         self.shape = ModelShape(
             weights.dtype,

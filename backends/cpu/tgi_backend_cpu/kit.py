@@ -16,7 +16,7 @@ from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
 from tgi_backend_cpu.linear.onednn import OneDnnLinears
 from tgi_core.backend import Kernel, Progress, Unsupported
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -35,7 +35,7 @@ class CpuKit:
 
     collectives = "gloo"
     allocation_bytes = 0
-    fp8_cache: Fp8Cache | None = None
+    kv_cache_dtype: KVCacheDtype | None = None
 
     def __init__(self, threads: int, memory_fraction: float, ranks: int = 1, fault: str = "") -> None:
         """`fault`: why there can be no native kernels, if that is known."""
@@ -50,7 +50,7 @@ class CpuKit:
         if asked not in ("auto", "int8"):
             raise Unsupported(f"--kv-cache-dtype: the CPU does not support a cache in {asked}; it supports int8")
         if asked == "int8":
-            self.fp8_cache = Fp8Cache(asked, torch.int8)
+            self.kv_cache_dtype = KVCacheDtype(asked, torch.int8)
         return self
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tgi_conformance.clause import clause
+from tgi_conformance.clauses.chunked_prefill import LONG, finish
 from tgi_conformance.clauses.mates import company, ways
-from tgi_conformance.clauses.partial import LONG, finish
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.stage import Stage

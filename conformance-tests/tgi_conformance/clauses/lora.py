@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.partial import finish
+from tgi_conformance.clauses.chunked_prefill import finish
 from tgi_conformance.golden import Case, Golden, adapted_golden
 from tgi_conformance.scene import Scene
 from tgi_conformance.session_setup import Setup

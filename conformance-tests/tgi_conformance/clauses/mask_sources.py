@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.partial import finish
+from tgi_conformance.clauses.chunked_prefill import finish
 from tgi_conformance.golden import default_model
 from tgi_conformance.masks import OWN, SLOW, allows, phase
 from tgi_conformance.scene import Scene

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import Company, company
+from tgi_conformance.clauses.feature_combinations import Company, company
 from tgi_conformance.scene import Scene
 from tgi_conformance.traffic import Traffic
 from tgi_conformance.verdict import Level

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.engine.ahead.recorded import RecordedGraphs
 from tgi_core.backend import BackendError, DeviceLost, Kernel, Progress
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -112,7 +112,7 @@ class LateKit:
     device = torch.device("cpu")
     collectives = "gloo"
     allocation_bytes = 0
-    fp8_cache: Fp8Cache | None = None
+    kv_cache_dtype: KVCacheDtype | None = None
 
     def __init__(self, queue: LateQueue | None) -> None:
         self._queue = queue

@@ -17,7 +17,7 @@ from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
-from tgi_core.engine.attention.cache import Fp8Cache
+from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.torch_operators import TorchOperators
@@ -60,7 +60,7 @@ class AcceleratorKit(ABC):
     """The dtype of draws."""
     allocation_bytes = 2 << 20
 
-    fp8_cache: Fp8Cache | None = None
+    kv_cache_dtype: KVCacheDtype | None = None
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         self.device = torch.device(self.device_type, index)
@@ -93,7 +93,7 @@ class AcceleratorKit(ABC):
                 f"--kv-cache-dtype: {self.runtime.get_device_name(self.device)} does not support a cache in {asked}; "
                 + ("it supports float8_e4m3fn" if variant else "leave it out")
             )
-        self.fp8_cache = Fp8Cache(asked, FP8_DTYPES[variant])
+        self.kv_cache_dtype = KVCacheDtype(asked, FP8_DTYPES[variant])
         return self
 
     def triton(self, multiprocessors: int) -> Sequence[AttentionProvider]:

@@ -71,7 +71,7 @@ class VendorAttention(ABC):
     calls: tuple[Call, ...]
     limits: Limits
     block_sizes: tuple[int, ...] = BLOCK_SIZES
-    fp8_caches: tuple[torch.dtype, ...] = ()
+    kv_cache_dtypes: tuple[torch.dtype, ...] = ()
     invariant = False
 
     def __init__(self, device: torch.device) -> None:

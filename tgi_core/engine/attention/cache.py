@@ -58,8 +58,8 @@ NewLayers = Callable[[Sequence[LayerShape], int, int, torch.dtype, torch.device]
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8Cache:
-    """An 8-bit cache dtype: the requested name, and the device's variant of it."""
+class KVCacheDtype:
+    """The 8-bit dtype of a quantized KV cache, fp8 or int8: the requested name, and the device's variant of it."""
 
     name: str
     dtype: torch.dtype

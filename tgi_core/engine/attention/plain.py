@@ -13,7 +13,7 @@ class PlainAttention:
     """The part of an `AttentionProvider` beside `refusal` and `attend`."""
 
     block_sizes: tuple[int, ...] = BLOCK_SIZES
-    fp8_caches: tuple[torch.dtype, ...] = ()
+    kv_cache_dtypes: tuple[torch.dtype, ...] = ()
     invariant = False
 
     def probe(self) -> str:

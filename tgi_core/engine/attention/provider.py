@@ -29,8 +29,8 @@ class AttentionProvider(Protocol):
     name: str
     block_sizes: tuple[int, ...]
     """Supported positions per block, best first."""
-    fp8_caches: tuple[torch.dtype, ...]
-    """8-bit cache dtypes that it supports beside the model's dtype."""
+    kv_cache_dtypes: tuple[torch.dtype, ...]
+    """Dtypes of quantized KV caches that it supports beside the model's dtype."""
     invariant: bool
     """Whether the bits of a query's result are the same however many queries and rows run beside it."""
 

@@ -21,7 +21,7 @@ class TorchAttention(PlainAttention):
     """The provider `torch`."""
 
     name = "torch"
-    fp8_caches: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+    kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """It serves every layer."""

@@ -80,7 +80,7 @@ class Eagle3Speculator(CachedSpeculator):
     ) -> None:
         super().__init__(shape.max_positions + MOST, layers.num_bytes, behind=1)
         self._layers, self._layer, self._provider, self._kit, self._shape = layers, layer, provider, kit, shape
-        self._stored_dtype = shape.dtype if kit.fp8_cache is None else kit.fp8_cache.dtype
+        self._stored_dtype = shape.dtype if kit.kv_cache_dtype is None else kit.kv_cache_dtype.dtype
         self._cache: PagedCache | None = None
         self._hidden = torch.empty(0)
         """The hidden states before the newest guesses [guesses, hidden]."""

@@ -63,7 +63,7 @@ class TritonAttention:
     invariant = False  # decode rows are split by their number, and rows of several tokens are not
 
     def __init__(self, tiles: TileTable, multiprocessors: int, splits: int | None = None) -> None:
-        self.fp8_caches = tuple(dtype for name, dtype in FP8_DTYPES.items() if name == tiles.fp8)
+        self.kv_cache_dtypes = tuple(dtype for name, dtype in FP8_DTYPES.items() if name == tiles.fp8)
         self._tiles, self._multiprocessors, self._splits = tiles, multiprocessors, splits
 
     def probe(self) -> str:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.fields import DECLARED
 from tgi_conformance.scene import Scene
 from tgi_conformance.stage import PLAIN

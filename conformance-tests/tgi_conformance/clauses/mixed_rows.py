@@ -7,8 +7,8 @@ from random import Random
 
 from tgi_conformance.calls import Decode, Filter
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import Company, Spec, company
-from tgi_conformance.clauses.drawn import drawn_row
+from tgi_conformance.clauses.feature_combinations import Company, Spec, company
+from tgi_conformance.clauses.random_features import drawn_row
 from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.scene import Scene
 from tgi_conformance.target import LONG_ROW_TOKENS, MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of

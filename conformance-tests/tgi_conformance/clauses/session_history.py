@@ -11,7 +11,7 @@ from typing import Any
 
 from tgi_conformance.calls import Decode, Filter, Ref
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.masks import BREAKING, OWN
 from tgi_conformance.scene import Scene

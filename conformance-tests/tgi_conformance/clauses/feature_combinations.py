@@ -12,10 +12,10 @@ from typing import Any
 from tgi_conformance.alone import Alone, all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
+from tgi_conformance.clauses.chunked_prefill import finish
+from tgi_conformance.clauses.formula_oracle import Ask, reckon, reckonable
 from tgi_conformance.clauses.lora import adapted_transcripts
 from tgi_conformance.clauses.mates import ways
-from tgi_conformance.clauses.partial import finish
-from tgi_conformance.clauses.reckoning import Ask, reckon, reckonable
 from tgi_conformance.features import missing
 from tgi_conformance.fields import DECLARED, used, using
 from tgi_conformance.masks import OWN

@@ -11,7 +11,7 @@ from itertools import cycle, islice
 
 from tgi_conformance.calls import Decode, Ref
 from tgi_conformance.clause import clause
-from tgi_conformance.clauses.crossing import Company, Spec, company
+from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.clauses.invariant import invariant_stages
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.scene import Scene

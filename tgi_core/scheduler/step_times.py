@@ -1,4 +1,4 @@
-"""Throughput of the shard, from which the expected waiting time and the number of prompt tokens per step are derived."""
+"""Measured step times and throughput of the shard, from which the expected waiting time and the number of prompt tokens per step follow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSEEN_S = 0.01
 """Duration of a step, in seconds, up to which it is never noticeable as a pause."""
 
 
-class Pace:
+class Throughput:
     """A moving average of tokens per second over consecutive steps."""
 
     def __init__(self) -> None:
