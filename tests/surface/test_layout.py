@@ -10,6 +10,8 @@ from scripts import module_docs
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SOURCES = ("*.py", "*.h", "*.cpp", "*.proto", "*.toml", "*.yml", "Dockerfile.*")
+ENDINGS = (".py", ".h", ".cpp", ".md", ".json", ".yml")
 LONGER = ("_pb2.py", "tgi_core/backend/types.py")
 """Ends of the paths that may be longer: generated stubs, and the contract's types, which are kept on one page."""
 
@@ -37,6 +39,16 @@ def test_contributing_names_targets_that_exist() -> None:
     assert targets and modules
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
     assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+
+
+def test_contributing_names_code_that_exists() -> None:
+    """Each class, function and setting that an entry of CONTRIBUTING.md names is a word of the sources."""
+    listed = subprocess.run(["git", "ls-files", *SOURCES], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    words = {word for name in listed for word in re.findall(r"\w+", (ROOT / name).read_text(encoding="utf-8"))}
+    _, entries = CONTRIBUTING.split("## Where to make a change")
+    named = set(re.findall(r"`(_?[A-Za-z]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\w*\))?`", entries))
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not name.endswith(ENDINGS) and not words.issuperset(name.split("."))] == []
 
 
 def test_the_list_of_modules_is_current() -> None:

@@ -1,4 +1,4 @@
-"""Measured step times and throughput of the shard, from which the expected waiting time and the number of prompt tokens per step follow."""
+"""Measured step times and throughput of the shard, from which waiting times and the number of prompt tokens per step follow."""
 
 from __future__ import annotations
 
