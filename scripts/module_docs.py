@@ -27,7 +27,14 @@ PACKAGES = {
     "tgi_core/engine": "engine, tests/accelerators, tests/triton",
     "tgi_core/telemetry": "telemetry",
     "backends/cpu/tgi_backend_cpu": "cpu",
+    "backends/cuda/tgi_backend_cuda": "accelerators, tests/triton",
+    "backends/gaudi/tgi_backend_gaudi": "gaudi",
+    "backends/neuron/tgi_backend_neuron": "neuron",
+    "backends/rocm/tgi_backend_rocm": "accelerators, tests/triton",
+    "backends/static-cpu/tgi_backend_static_cpu": "engine/static, tests/serve/test_static_device.py",
+    "backends/xpu/tgi_backend_xpu": "accelerators, tests/triton",
     "conformance-tests/tgi_conformance": "conformance, tests/kit",
+    "bench": "bench",
 }
 """Packages in the order of the page, with the folders of their tests. Those below them belong to them, but for those with a line of their
 own."""
@@ -53,13 +60,13 @@ def modules(package: str) -> list[Path]:
 def purpose(path: Path) -> str:
     """The first sentence of a module's docstring."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
-    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("|", "\\|")
+    return re.split(r"(?<!\bal\.)(?<=\.)\s", text, maxsplit=1)[0].replace("|", "\\|")
 
 
 def dotted(path: Path) -> str:
     """The name by which a module is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    start = next(place for place, part in enumerate(parts) if part.startswith("tgi_"))
+    start = next((place for place, part in enumerate(parts) if part.startswith("tgi_")), 0)
     return ".".join(parts[start:]).removesuffix(".__init__")
 
 
@@ -77,7 +84,7 @@ def tests() -> dict[str, list[str]]:
     """Test files by the module that they import, those that import least first."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        own = {name for name in imports(path) if name.startswith("tgi_")}
+        own = {name for name in imports(path) if name.startswith(("tgi_", "bench."))}
         for name in own:
             found[name][path.relative_to(ROOT).as_posix()] = -len(own)
     return {name: [file for file, _ in files.most_common(MOST_TESTS)] for name, files in found.items()}

@@ -1,4 +1,4 @@
-"""State of a server for routing and health probes: whether it has a shard and whether it is shutting down.
+"""State of a server for routing and health probes (starting, serving, restarting, draining, failed).
 
 A server process has one `Lifecycle`. The scheduler loop updates it when the shard's state changes, and the signal handler when the
 server must stop. The loop, the router and the probes read it.

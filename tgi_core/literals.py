@@ -1,4 +1,5 @@
-"""Protection against special tokens in user messages: they must be tokenized as plain text, not end the user's turn.
+"""Protection against prompt injection by special tokens in user messages: they are tokenized as plain text and cannot end the
+user's turn.
 
 In a rendered prompt, the chat template's own `<|end|>` cannot be distinguished from one that a user wrote. So special tokens in
 messages are replaced by placeholders before the template is rendered and restored afterwards. Their positions are recorded, and the

@@ -1,4 +1,5 @@
-"""Which adapter a client means. A name is looked up in the table of the loaded ones, and used for nothing else."""
+"""LoRA adapter names in requests: which adapter a client means, or the base model. A name is looked up in the table of the loaded
+ones, and used for nothing else."""
 
 from __future__ import annotations
 

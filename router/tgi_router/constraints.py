@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's ways to constrain a response, as grammars in TGI's form."""
+"""Guided decoding: vLLM's and SGLang's fields that constrain a response, as grammars in TGI's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chats that come from requests of other APIs: each is converted to a chat, and its response is rendered in the form of its API."""
+"""Chats that come from requests of other APIs (Messages, Responses): each is converted to a chat, and its response is rendered in
+the form of its API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors that a client can receive instead of a result.
+"""The errors that a client can receive instead of a result: status, error code and `Retry-After` of each.
 
     RouterError                 error_type                        status  counted as
     ├── ValidationFailed        validation                        422     validation

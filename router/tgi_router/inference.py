@@ -1,4 +1,5 @@
-"""From prompts to generations: permits, validation, submission, and metrics that count each call exactly once."""
+"""From prompts to generations: permits, validation, submission to the scheduler, and metrics that count each call exactly
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permits, which limit the number of concurrent generations and share it between clients.
+"""Permits, which limit the number of concurrent generations (429 beyond it) and share it between clients.
 
 While permits are free, every request is admitted. When none are, a client that holds its share is rejected, and one that holds
 less waits briefly for the next free permit, so that no client can lock out others. A request whose client does not read generates

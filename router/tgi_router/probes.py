@@ -1,4 +1,4 @@
-"""Routes for liveness and readiness probes."""
+"""Health checks: routes for liveness and readiness probes."""
 
 from __future__ import annotations
 

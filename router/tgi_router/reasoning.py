@@ -1,4 +1,4 @@
-"""Reasoning in generated text: what a model writes between tags before its answer."""
+"""Reasoning parser: what a model writes between tags such as `<think>` before its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What tokens add to the text of a response under /v1."""
+"""The text that is shown under /v1: special tokens are hidden or shown (`skip_special_tokens`), the end-of-sequence token never
+is."""
 
 from __future__ import annotations
 

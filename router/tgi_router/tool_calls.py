@@ -1,4 +1,4 @@
-"""Incremental parsing of tool calls in generated text.
+"""Tool call parser: finds tool calls in text while it is generated.
 
 Recognizes `{"name": f, "arguments": {…}}` (or "parameters") at the start of a text, several of these in sequence or in a list, and
 the same after `<tool_call>` anywhere: the formats of Llama, Qwen, Hermes, Mistral and similar models, and of this project's

@@ -1,4 +1,4 @@
-"""Tools: which of them the model may or must call, and the grammar that enforces it.
+"""Tool choice: which tools the model may or must call, and the grammar that enforces it.
 
 A call has the format `{"name": …, "arguments": {…}}`, on which most models are trained. If the client demands a call (`required`,
 or a function by name), a grammar allows nothing else. With `auto`, the model is unconstrained: it generates text or a call, which

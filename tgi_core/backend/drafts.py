@@ -1,4 +1,4 @@
-"""Results of rows that run drafts."""
+"""Verification of drafts on the host: the result of a row that accepts some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervised shard, which is replaced when it is lost: its process crashed, its device failed, or it hangs.
+"""A supervised shard, which is restarted when it is lost: its process crashed, its device failed, or it hangs.
 
 The first restart is immediate, further ones follow after 1, 2, 4 … 30 seconds. After too many restarts without a generated token
 in between, the shard is lost for good.

@@ -1,4 +1,4 @@
-"""Sizes that lengths are padded to."""
+"""Bucket sizes that lengths are padded to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interface to llguidance: limits, options and error messages."""
+"""Interface to llguidance: translation of every kind of grammar, limits, options and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars and their errors."""
+"""Grammars, their kinds and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection of the repository files that a server needs: small top-level files and one set of weights."""
+"""Which files of a Hub repository are downloaded: small top-level files and one set of weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribution of a step's failure to a request if the fault names none.
+"""Attribution of a step's failure to a request if the error names none.
 
 A row that has had a token since it was admitted is proven; the others are new and suspected first. When a step with several new
 rows fails, fewer of them are allowed at once, in the end one. Only a fault that no other row can have caused counts against a

@@ -1,4 +1,4 @@
-"""Block management: blocks are allocated as rows grow, shared between equal prefixes, and released when rows leave."""
+"""KV cache management: blocks are allocated as rows grow, shared between equal prefixes, and released when rows leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefix index, which maps prefixes to full blocks of the cache.
+"""The prefix cache: an index from hashed prefixes to full blocks of the KV cache, evicted least recently used first.
 
 A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the
 hash is drawn when the process starts, so no client can make two prompts collide. An entry is held by the rows that use its blocks.

@@ -1,4 +1,4 @@
-"""What one row's drafts are made of."""
+"""Drafters: the sources of one row's drafts and their recent acceptance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request as the scheduler tracks it."""
+"""A request as the scheduler tracks it: its tokens, blocks, place in the queue and drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging as plain text or one JSON object per line. Prompts and answers are never logged.
+"""Logging as plain text or one JSON object per line: formatters and their fields. Prompts and answers are never logged.
 
 Exception messages may quote user input, so tracebacks include them only for exception types whose messages are known to be safe.
 """

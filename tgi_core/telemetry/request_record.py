@@ -1,4 +1,4 @@
-"""State of an HTTP request for its log line and trace, but not for metrics."""
+"""State of an HTTP request for its log line and trace: the fields of both, and the timestamps of each generation."""
 
 from __future__ import annotations
 

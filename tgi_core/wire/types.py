@@ -1,4 +1,4 @@
-"""Values exchanged between the scheduler and a model server ("shard").
+"""Values exchanged between the scheduler and a model server ("shard"): turns, steps, generations, tokens.
 
 They have the semantics of TGI's `generate.v3` interface, plus numbered steps, grants and row faults. Within a process they are
 passed directly; between processes, the codec converts them to messages. Each step is one `Turn` to the shard and one `TurnResult`

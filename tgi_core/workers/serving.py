@@ -1,4 +1,4 @@
-"""Main loop of a worker process. Imports little, because every worker pays for it.
+"""Main loop of a worker process, with its limits on CPU time and memory. Imports little, because every worker pays for it.
 
 The signal of a request's timer has no handler, so it kills the process even during a long operation in a C library, which neither a
 thread nor an exception could interrupt.

@@ -1,4 +1,4 @@
-"""Decode steps as graphs, captured for some numbers of rows; steps in between are padded.
+"""CUDA graphs and their like: decode steps captured for some numbers of rows; steps in between are padded.
 
 A lean graph is for steps whose rows all take the argmax (or also draw, if that is cheap with the device's sampler). A full one also
 draws, and returns the logits for rows that the host samples; there are fewer of these.

@@ -1,4 +1,4 @@
-"""The session of an asynchronous device: one step ahead.
+"""The session of an asynchronous device: step N+1 is launched before step N is read (asynchronous scheduling).
 
 A call enqueues its step at once and returns; reading a step waits for that step only. Tokens that the device samples stay there for the
 next step, which is enqueued before the host knows them. Rows that the host samples get their tokens when the step is read or the next

@@ -1,0 +1,1 @@
+"""Benchmarks: of this project alone, and beside other engines and servers."""
