@@ -1,4 +1,4 @@
-"""What drafts cost and bring on this CPU, with a drafter that is right at a given rate.
+"""Cost and gain of drafts on this CPU, with a drafter of a given acceptance rate.
 
     python bench/speculation.py [MODEL] [--drafts 3] [--rates 0 0.3 0.6 0.9] [--batch 1 4 8 32] [--steps 24] [--json OUT]
 

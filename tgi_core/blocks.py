@@ -1,4 +1,4 @@
-"""Allocation of cache blocks, per cache group."""
+"""Allocation of KV cache blocks, per cache group."""
 
 from __future__ import annotations
 

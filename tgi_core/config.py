@@ -1,5 +1,7 @@
-"""All settings. Flag, environment variable, config-file key, default, bounds, help and documentation of a setting all come from one
-field of `Settings`. `setting` fields take effect; `ignored` fields give the reason why they do not."""
+"""All settings: each field of `Settings` is a flag, an environment variable and a config-file key, with its default, bounds and help.
+
+`setting` fields take effect; `ignored` fields give the reason why they do not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What speculation brings and costs over HTTP: `python -m bench.serving.drafts [--speculate 8] [--rounds 5] [--json OUT]`.
+"""Gain and cost of speculation over HTTP: `python -m bench.serving.drafts [--speculate 8] [--rounds 5] [--json OUT]`.
 
 Two servers with the bundled model, one of which drafts, answer the same requests in turns, so that noise affects both; their answers
 must be equal. `edit` are chats that predict their answer but for one word, as editors send them; `again` asks what was asked before;

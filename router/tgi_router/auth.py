@@ -1,4 +1,4 @@
-"""API key authentication."""
+"""API key authentication (`--api-key`)."""
 
 from __future__ import annotations
 

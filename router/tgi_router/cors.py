@@ -1,4 +1,4 @@
-"""Access from web pages of other origins."""
+"""CORS: access from web pages of other origins."""
 
 from __future__ import annotations
 

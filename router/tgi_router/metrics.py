@@ -1,4 +1,4 @@
-"""Metrics of the router, under TGI's names. One registry per app, no global state."""
+"""Prometheus metrics of the router, under TGI's names. One registry per app, no global state."""
 
 from __future__ import annotations
 

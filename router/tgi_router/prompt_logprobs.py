@@ -1,4 +1,4 @@
-"""vLLM's `prompt_logprobs`."""
+"""vLLM's field `prompt_logprobs`: log probabilities of the prompt's tokens."""
 
 from __future__ import annotations
 

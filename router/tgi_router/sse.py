@@ -1,4 +1,4 @@
-"""Responses that are streams of server-sent events."""
+"""Server-sent events (SSE): responses that are streams of events, with a keep-alive."""
 
 from __future__ import annotations
 

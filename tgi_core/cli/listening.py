@@ -1,4 +1,5 @@
-"""The HTTP server that runs the app. Its socket is bound early; on SIGTERM, it drains running requests and exits with status 0."""
+"""The HTTP server that runs the app, from its socket to graceful shutdown. Its socket is bound early; on SIGTERM, it drains
+running requests and exits with status 0."""
 
 from __future__ import annotations
 

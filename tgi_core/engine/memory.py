@@ -1,4 +1,4 @@
-"""The size of the KV cache, and the limits that follow from it."""
+"""The size of the KV cache: how many blocks fit in memory, and the limits that follow."""
 
 from __future__ import annotations
 

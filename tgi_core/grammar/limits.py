@@ -1,4 +1,4 @@
-"""Size limits of grammars, checked before compilation.
+"""Limits of grammars: their size and depth, and the CPU time and memory of their compilation.
 
 Depth is limited because schema parsers recurse. The other limits bound the work of a compilation until llguidance's own limits
 apply.

@@ -1,4 +1,4 @@
-"""Deadlines of requests."""
+"""Deadlines of requests (`--request-timeout`, `x-request-timeout`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's requests, options and errors."""
+"""The scheduler's requests, options and errors: `GenerationRequest`, `SchedulingParams`, `SchedulerOptions`."""
 
 from __future__ import annotations
 

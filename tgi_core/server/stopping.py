@@ -1,4 +1,4 @@
-"""Stop conditions of a generation."""
+"""Stop conditions of a generation: end-of-sequence tokens, stop strings, length."""
 
 from __future__ import annotations
 

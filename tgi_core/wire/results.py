@@ -1,4 +1,4 @@
-"""Codec for `TurnResult`. A step's rows are encoded as columns, one per property."""
+"""Protobuf codec for `TurnResult`, the shard's answer to a turn. A step's rows are encoded as columns, one per property."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codec for `Turn`."""
+"""Protobuf codec for `Turn`, the message of a step to the shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paged KV cache."""
+"""The paged KV cache, in the model's dtype or quantized to 8 bits."""
 
 from __future__ import annotations
 

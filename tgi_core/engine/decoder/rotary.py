@@ -1,4 +1,4 @@
-"""RoPE: the frequencies of a config.
+"""RoPE and its scaling: the frequencies of a config.
 
 Formulas: RoFormer (https://arxiv.org/abs/2104.09864), and for `llama3` Meta's llama-models, `apply_scaling` in models/llama3/model.py.
 """
