@@ -45,9 +45,9 @@ from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
+from tgi_router.thread_pool import ThreadPool
 from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import effective_limits
-from tgi_router.workers import Workers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -68,7 +68,7 @@ def create_app(
     `/metrics` exports everything in `registry`, to which the app adds its own metrics; default: a new one. `lifecycle` decides
     whether requests are accepted; default: always."""
     lifecycle = lifecycle or Lifecycle(Phase.SERVING)
-    workers = Workers(settings.validation_workers)
+    threads = ThreadPool(settings.validation_workers)
     metrics = Metrics(registry or CollectorRegistry(), generator, effective_limits(settings, generator.limits))
     headers = ComputeHeaders(generator.info, settings.compute_type)
     dialect = Dialect(settings.strict_tgi)
@@ -76,7 +76,7 @@ def create_app(
     tokenizing = Tokenizing(model.tokenizer, settings.validation_workers)
     clients = Clients.of_settings(settings)
     scheduling = SchedulingHeaders(clients, settings.request_timeout)
-    inference = Inference(settings, model, generator, metrics, workers, tokenizing, scheduling)
+    inference = Inference(settings, model, generator, metrics, threads, tokenizing, scheduling)
     probes = Probes(lifecycle, lambda: generator.healthy(), lambda: generator.sound)
     endpoints = _endpoints(inference, probes, headers, dialect, templates)
     lifecycle.when_ending(inference.end)
@@ -84,7 +84,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        workers.close()
+        threads.close()
         templates.close()
         tokenizing.close()
         await inference.validator.grammars.close()
@@ -94,7 +94,7 @@ def create_app(
 
     operations = make_operations(endpoints, gate(lifecycle, inference, settings.strict_tgi), dialect)
     app = assemble(partial(Api, endpoints), settings, endpoints, operations, dialect, traces, lifespan)
-    app.state.workers = workers  # which validate large bodies
+    app.state.threads = threads  # which validate large bodies
     answers = refusals(endpoints, dialect, headers.stream(0)) if traces is None else {}
     app.state.admission = AdmissionControl(inference, lifecycle, clients, answers, settings.api_key)
     return app

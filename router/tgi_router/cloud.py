@@ -102,7 +102,7 @@ class CloudRoutes:
         if len(body.instances) > largest:
             raise BatchSizeExceeded(str(largest))
         size, scheduling = body_bytes(request), self._inference.scheduling(request)
-        instances = await self._inference.workers.run(size, self._instances, body)
+        instances = await self._inference.threads.run(size, self._instances, body)
         return await answer_unless_left(request, self._predict(instances, size, scheduling))
 
     def _instances(self, body: VertexBody) -> list[GenerateBody | ChatBody]:

@@ -67,7 +67,7 @@ class ConvertedChats:
     async def prepare(self, body: _Given, size: int, convert: Callable[[_Given], Converted]) -> Chat:
         """Convert a body of `size` bytes, check it and render its prompt. Raises RouterError."""
         try:
-            converted = await self._inference.workers.run(size, convert, body)
+            converted = await self._inference.threads.run(size, convert, body)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise

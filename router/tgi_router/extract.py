@@ -70,7 +70,7 @@ async def _read_checked(request: Request, limit: int) -> bytes:
 async def _in_worker(request: Request, work: Callable[[Any, type[Body]], Body], given: Any, model: type[Body]) -> Body:
     """Create a `model` with `work`; that of a large body runs in a thread. Raises BodyRejected."""
     try:
-        body: Body = await request.app.state.workers.run(body_bytes(request), work, given, model)
+        body: Body = await request.app.state.threads.run(body_bytes(request), work, given, model)
     finally:
         request.scope["extensions"][_WHEN_READ]()
     return body

@@ -31,9 +31,9 @@ from tgi_router.scheduler_errors import router_error
 from tgi_router.scheduling_headers import SchedulingHeaders
 from tgi_router.served_model import ServedModel
 from tgi_router.stream_writer import StreamWriter
+from tgi_router.thread_pool import ThreadPool
 from tgi_router.tokenizing import Tokenizing
 from tgi_router.validation import NO_EXTRAS, Extras, Prompt, Validator, effective_limits
-from tgi_router.workers import Workers
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class Inference:
         model: ServedModel,
         generator: Generator,
         metrics: Metrics,
-        workers: Workers,
+        threads: ThreadPool,
         tokenizing: Tokenizing,
         scheduling: SchedulingHeaders,
     ) -> None:
         self.settings = settings
         self.model = model
         self.generator = generator
-        self.workers = workers
+        self.threads = threads
         self.tokenizing = tokenizing
         self.limits = effective_limits(settings, generator.limits)
         self.metrics = metrics

@@ -152,7 +152,7 @@ class ChatRoutes:
     async def prepare(self, body: ChatBody, size: int) -> Chat:
         """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
-            plan = await self._inference.workers.run(size, self._plan, body)
+            plan = await self._inference.threads.run(size, self._plan, body)
             prompt = await self._render(body, plan, size)
         except RouterError as error:
             self._inference.metrics.refused(error)
@@ -167,7 +167,7 @@ class ChatRoutes:
             if self._dialect.strict or all(message.role != "developer" for message in body.messages):
                 raise
             renamed = body.model_copy(update={"messages": [_without_developer(message) for message in body.messages]})
-            return await self._templates.render((await self._inference.workers.run(size, self._plan, renamed)).draft)
+            return await self._templates.render((await self._inference.threads.run(size, self._plan, renamed)).draft)
 
     def _plan(self, body: ChatBody) -> _Plan:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""

@@ -17,7 +17,7 @@ INLINE = 1 << 14
 """Size of a body, in bytes, up to which work runs on the event loop: it takes a millisecond or two."""
 
 
-class Workers:
+class ThreadPool:
     """A pool of at most `count` threads."""
 
     def __init__(self, count: int) -> None:
