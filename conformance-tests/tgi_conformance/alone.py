@@ -46,7 +46,7 @@ class Alone:
         self._target = target
         self._wanted = wanted or SessionSpec(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
-        self.reckoned: set[object] = set()
+        self.formula_checked: set[object] = set()
         """What was compared with the published formula already: keys of requests, with their results."""
         self._others = {self._wanted: self}
 

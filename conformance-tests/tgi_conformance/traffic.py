@@ -54,7 +54,7 @@ class Traffic:
                 self._clear(None)
         self._read_all()
         self._clear(None)
-        self.here.reckon()
+        self.here.check_formula()
 
     # actions
 

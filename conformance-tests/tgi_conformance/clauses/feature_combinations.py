@@ -13,7 +13,7 @@ from tgi_conformance.alone import Alone, all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import finish
-from tgi_conformance.clauses.formula_oracle import Ask, reckon, reckonable
+from tgi_conformance.clauses.formula_oracle import Ask, check_formula, has_formula
 from tgi_conformance.clauses.lora import adapted_transcripts
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.features import missing
@@ -258,16 +258,16 @@ class Company:
             beside = stage.start(stage.request(stage.prompts[0][:3]))
             stage.clear(stage.decode(stage.filter(batch, [*rows[:1], *rows[1:][-1:]]), steps=steps))
             stage.filter(stage.decode(beside), ())
-        self.reckon()
+        self.check_formula()
 
-    def reckon(self) -> None:
+    def check_formula(self) -> None:
         """Compare the requests made so far with the formula, once for the same results."""
         ask, alone = self.ask, self.stage.play.judge.yardstick
         if ask is not None and isinstance(alone, Alone):
             found = {(alone.key(request), *self._results(request)): request for request in self.requests}
-            new = [request for key, request in found.items() if key not in alone.reckoned]
-            self.scene.aside(lambda: reckon(self.stage, ask, new))  # now, because a device may allow only one session
-            alone.reckoned.update(found)
+            new = [request for key, request in found.items() if key not in alone.formula_checked]
+            self.scene.aside(lambda: check_formula(self.stage, ask, new))  # now, because a device may allow only one session
+            alone.formula_checked.update(found)
         self.requests.clear()
 
     def _results(self, request: Request) -> Iterator[object]:
@@ -305,7 +305,7 @@ def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adap
     def ask(request: Request, count: int) -> list[Row]:
         return stage.play.judge.yardstick.rows(request, count)[:count]
 
-    return Company(stage, names, scene, ask if reckonable(stage) else None)
+    return Company(stage, names, scene, ask if has_formula(stage) else None)
 
 
 for _feature, _id, _needs in (

@@ -30,13 +30,13 @@ _UNLISTED = -15.0
 _NEEDED = {Feature.LOGPROBS, Feature.TOP_N}
 
 
-def reckonable(stage: Stage) -> bool:
+def has_formula(stage: Stage) -> bool:
     """Return whether this session's plain rows report what is needed, and exactly enough."""
     capabilities = stage.capabilities
     return capabilities.determinism is Determinism.CORE and capabilities.features >= _NEEDED and stage.play.judge.exact
 
 
-def reckon(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
+def check_formula(stage: Stage, ask: Ask, requests: Sequence[Request]) -> None:
     """Check the first and last token of each request, with logprobs, top tokens and prompt logprobs. Raises Violation."""
     for request in requests:
         tokens, rows = list(request.tokens), stage.play.results.get(request.id, [])

@@ -90,7 +90,7 @@ def wide(scene: Scene) -> None:
     batch = stage.start(*_short_requests(here, whole))
     stage.filter(batch, [row.request.id for row in stage.play.oracle.batches[batch][1:]])
     stage.clear(None)
-    here.reckon()
+    here.check_formula()
 
 
 def _reduced(here: Company, batch: Ref, exactly: int, kinds: Iterator[tuple[int, Spec]], owner: Request) -> Ref:

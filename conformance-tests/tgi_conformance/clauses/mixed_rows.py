@@ -60,7 +60,7 @@ def last_position(scene: Scene) -> None:
         stage.refuse(UnknownBatch, Filter(used, tuple(rows[:1])))
         batch = stage.filter(batch, rows[1::2] or rows)
         stage.clear(batch)
-    here.reckon()
+    here.check_formula()
 
 
 @clause(
@@ -122,5 +122,5 @@ def long_company(scene: Scene) -> None:
         pairs = zip(specs[first : first + 4], lengths[first % 8 :], strict=False)
         batches = [here.stage.start(here.request(spec, length)) for spec, length in pairs]
         here.stage.clear(here.stage.decode(*batches, steps=2))
-    here.reckon()
+    here.check_formula()
     come_and_go(scene, here, 0.5)
