@@ -38,7 +38,10 @@ def test_contributing_names_targets_that_exist() -> None:
     targets, modules = re.findall(r"`make ([\w-]+)", CONTRIBUTING), re.findall(r"`python -m ([\w.]+)", CONTRIBUTING)
     assert targets and modules
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
-    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+    places = {name: ROOT / name.replace(".", "/") for name in modules}
+    assert [
+        name for name, path in places.items() if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists())
+    ] == []
 
 
 def test_contributing_names_code_that_exists() -> None:

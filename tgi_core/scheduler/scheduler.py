@@ -71,7 +71,7 @@ class Scheduler:
         self.shard = ShardState(capacity.in_flight)
         self.queue = WaitingQueue()
         self._deadlines = Deadlines()
-        self._throughput = Throughput()
+        self._rate = Throughput()
         self.sequences: dict[int, Sequence] = {}
         self.paused: dict[int, Sequence] = {}
         """By key, requests whose clients do not read: their rows generate nothing, or have been evicted."""
@@ -126,7 +126,7 @@ class Scheduler:
         sequence = Sequence(key, request, list(request.input_ids), total=total, end=total)
         sequence.rank = (now - wanted.priority * ageing_s, key)
         if wanted.urgent or wanted.priority < 0:
-            sequence.urgency = self._throughput.tokens_in(-wanted.priority * ageing_s)
+            sequence.urgency = self._rate.tokens_in(-wanted.priority * ageing_s)
         self.memory.clear(sequence)
         if self._drafter is not None:
             self._drafter.begin(sequence)
@@ -148,11 +148,9 @@ class Scheduler:
         most_requests, most_tokens = self._options.max_queued_requests, self._options.max_queued_tokens
         waiting = self.queue.tokens
         if most_requests is not None and len(self.queue) >= most_requests:
-            return Overloaded(f"{len(self.queue)} requests wait, as many as may", self._throughput.seconds_for(waiting))
+            return Overloaded(f"{len(self.queue)} requests wait, as many as may", self._rate.seconds_for(waiting))
         if most_tokens is not None and self.queue and waiting + tokens > most_tokens:
-            return Overloaded(
-                f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._throughput.seconds_for(waiting)
-            )
+            return Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._rate.seconds_for(waiting))
         return None
 
     def cancel(self, key: int) -> None:
@@ -205,7 +203,7 @@ class Scheduler:
         if not plan.empty:
             step = self._launch(plan)
         elif self.shard.oldest is None:
-            self._throughput.pause()
+            self._rate.pause()
         return Turn(bookkeeping, step, self.shard.oldest if step is None or self.shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
@@ -227,7 +225,7 @@ class Scheduler:
         if refused is not None and _ends_all(refused) and self.lost is None:
             events += self._step_died(refused)
         if self.idle:
-            self._throughput.pause()
+            self._rate.pause()
         return events
 
     def started(self, turn: Turn) -> list[Started]:
@@ -266,7 +264,7 @@ class Scheduler:
         step, merged = self.shard.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
         now = self._clock()
-        self._throughput.step(plan.tokens, now)
+        self._rate.step(plan.tokens, now)
         padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
         self._times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts)
         self._advance(plan, 1)
