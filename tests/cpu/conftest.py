@@ -41,3 +41,9 @@ def kernels_of(variant: Variant) -> Kernels:
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """Each variant in turn."""
     return kernels_of(request.param)
+
+
+@pytest.fixture
+def rounds_weights(request: pytest.FixtureRequest) -> bool:
+    """Whether the variant has a tile unit, for which weights of codes in several groups are rounded to bfloat16."""
+    return request.node.callspec.params["kernels"].name.startswith("amx")

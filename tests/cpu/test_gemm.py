@@ -151,9 +151,10 @@ def codes(rows: int, depth: int, groups: int, bits: int, zeros: bool, seed: int)
     seed=st.integers(0, 1 << 20),
 )
 def test_codes_are_multiplied_as_their_numbers(
-    kernels: Kernels, rows: int, shape: tuple[int, int], columns: int, bits: int, kind: str, seed: int
+    kernels: Kernels, rounds_weights: bool, rows: int, shape: tuple[int, int], columns: int, bits: int, kind: str, seed: int
 ) -> None:
-    """Weights of codes are not rounded: merged, in pairs, in groups of several sizes. The other rows do not matter."""
+    """Weights of codes are not rounded, but in groups for the tile unit: merged, in pairs, in groups of several sizes. The other rows do
+    not matter."""
     groups, size = shape
     one, other = (coded(columns, groups * size, groups, bits, kind, seed + place) for place in (0, 1))
     x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
@@ -161,6 +162,8 @@ def test_codes_are_multiplied_as_their_numbers(
         found = pack(kernels, arena, [one, other], None, panels)
         assert found.layout == (Layout.CODES4 if bits == 4 else Layout.CODES8)
         matrices = [numbers_of(one), numbers_of(other)]
+        if rounds_weights and groups > 1:
+            matrices = [matrix.bfloat16().double() for matrix in matrices]
         if panels is Panels.PLAIN:
             wanted = x.double() @ torch.cat(matrices).T
         else:

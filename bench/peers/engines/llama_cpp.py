@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 import llama_cpp
 import numpy as np
 
 from bench.peers.engines.protocol import About, Plan, serve
 
+HAS_AMX = " amx_int8" in Path("/proc/cpuinfo").read_text()
+"""llama.cpp's AMX kernels for quantized weights end with a segmentation fault: they are switched off."""
 UBATCH = 512
 """Tokens that llama.cpp computes at once (its default)."""
 WEIGHTS = {
@@ -27,7 +30,9 @@ class LlamaCpp:
         llama_cpp.llama_backend_init()
         self._precision, suffix = WEIGHTS[plan.weights]
         path = plan.model.with_name(f"{plan.model.name}{suffix}.gguf")
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        loading = llama_cpp.llama_model_default_params()
+        loading.use_extra_bufts = self._repacked = not (plan.weights and HAS_AMX)
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), loading)
         settings = llama_cpp.llama_context_default_params()
         settings.n_seq_max = plan.rows
         settings.n_ctx = plan.rows * (-(-plan.row_tokens // 256) * 256)
@@ -49,6 +54,7 @@ class LlamaCpp:
             "threads": settings.n_threads,
             "n_ubatch": settings.n_ubatch,
             "kv_unified": settings.kv_unified,
+            "use_extra_bufts": self._repacked,
             "system": (llama_cpp.llama_print_system_info() or b"").decode().strip(),
         }
         return About(f"llama-cpp-python {llama_cpp.__version__}", self._precision, "float16", flags)

@@ -60,7 +60,7 @@ class Bf12Decoder {
       unit* lines = to + g * kGroupLines * 16;
       two_lines(load_units((const unit*)from_), low_nibbles(which), lines);
       two_lines(load_units((const unit*)(from_ + kLine)), high_nibbles(which), lines + 32);
-      TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_near(from_ + ahead_ + line * kLine);
+      TGI_UNROLL for (size_t line = 0; line < 3; line++) prefetch_weight(from_ + ahead_ + line * kLine);
     }
     const size_t end = done_ + groups * kGroupElements;
     for (; rare_ < rare_end_ && rare_->place < end; rare_++) memcpy((bf16*)to + (rare_->place - done_), &rare_->element, sizeof(bf16));

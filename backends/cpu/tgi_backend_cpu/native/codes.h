@@ -2,7 +2,8 @@
 //
 // Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
 // group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes. An offset is
-// multiplied by the sum of the group's inputs, which is computed once per row (see group_sums).
+// multiplied by the sum of the group's inputs, which is computed once per row (see group_sums). With the tile unit, weights of several groups
+// are rounded to bfloat16, as a dequantized checkpoint's are (see WeightLines).
 //
 // A panel's codes come in groups of four steps. With four bits, each block of 16 columns has one line for its four steps: 32 words, for
 // the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order.
@@ -83,7 +84,7 @@ class CodeNumbers {
   template <int BLOCKS, class Use>
   TGI_INLINED void next(const Use& use) {
     zeros_ ? decode<BLOCKS, true>(use) : decode<BLOCKS, false>(use);
-    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_near(codes_ + kAhead / 2 + at);
+    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_weight(codes_ + kAhead / 2 + at);
   }
 
  private:
@@ -146,10 +147,7 @@ class CodeLines {
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
     unit* steps = to_;
-    if (zeros_)
-      decode<BLOCKS, true>(steps);
-    else
-      decode<BLOCKS, false>(steps);
+    each_line<BLOCKS>([steps](int step, int block, const auto& line) { store_units(steps + (step * BLOCKS + block) * 16, line.units()); });
     if (stay_) to_ += BLOCKS * kSteps * 16;
     return steps;
   }
@@ -157,9 +155,28 @@ class CodeLines {
   // Where the next steps are written.
   void write_to(unit* room) { to_ = room; }
 
+  // Calls keep(step, block, line) for the next four steps.
+  template <int BLOCKS, class Keep>
+  TGI_INLINED void each_line(const Keep& keep) {
+    zeros_ ? decode<BLOCKS, true>(keep) : decode<BLOCKS, false>(keep);
+  }
+
  private:
-  template <int BLOCKS, bool ZEROS>
-  TGI_INLINED void decode(unit* to) {
+  // The codes, less their zero points, of a line: words, of which four bits count where there are no zero points to subtract.
+  template <bool ZEROS>
+  struct Line {
+    u32x16 words;
+    TGI_INLINED u32x16 units() const {
+      if constexpr (BITS == 8) return bf16_integers(words);
+      return ZEROS ? bf16_fives(words) : bf16_nibbles(words);
+    }
+    // Floats of the first, or the second, element of each unit.
+    TGI_INLINED f32x16 even() const { return BITS == 8 ? float_integers(right<16>(left<16>(words))) : even_half(units()); }
+    TGI_INLINED f32x16 odd() const { return BITS == 8 ? float_integers(right<16>(words)) : odd_half(units()); }
+  };
+
+  template <int BLOCKS, bool ZEROS, class Keep>
+  TGI_INLINED void decode(const Keep& keep) {
     if (ZEROS && left_ == 0) zeros_ += BLOCKS * 16, left_ = scales.steps();
     left_ -= kSteps;
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++, codes_ += kBlockBytes) {
@@ -167,17 +184,16 @@ class CodeLines {
       u32x16 words = splat_unit(0);
       if (BITS == 4) words = load_units((const unit*)codes_);
       TGI_UNROLL for (int s = 0; s < kSteps; s++) {
-        unit* line = to + (s * BLOCKS + r) * 16;
         if constexpr (BITS == 8) {
           const u32x16 wide = load_byte_words((const int8_t*)codes_ + s * 32);
-          store_units(line, bf16_integers(ZEROS ? sub_words(wide, zero) : wide));
+          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(wide, zero) : wide});
         } else {
-          store_units(line, ZEROS ? bf16_fives(sub_words(low_nibble_words(words), zero)) : bf16_nibbles(words));
+          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(low_nibble_words(words), zero) : words});
           words = next_nibble_words(words);
         }
       }
     }
-    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_near(codes_ + kAhead / 2 + at);
+    TGI_UNROLL for (size_t at = 0; at < BLOCKS * kBlockBytes; at += kLine) prefetch_weight(codes_ + kAhead / 2 + at);
   }
 
   const char* codes_;
@@ -185,6 +201,45 @@ class CodeLines {
   long left_;
   unit* to_;
   bool stay_;
+};
+
+// Lines of a panel as weights: codes times the scales of their group, plus its offsets, rounded to bfloat16. For the tile unit, which multiplies
+// so fast that sums by group would take most of the time.
+template <int BITS>
+class WeightLines {
+ public:
+  static constexpr int kSteps = kCodeSteps;
+  static constexpr bool kGrouped = false;
+
+  WeightLines(const void* data, size_t panel, unit* room, bool stay)
+      : codes_(data, panel, room, stay), has_offsets_(((const Codes*)data)->has_offsets != 0), to_(room) {}
+
+  template <int BLOCKS>
+  TGI_INLINED void next() {
+    if (left_ == 0) group_ = codes_.scales.template next<BLOCKS>(), left_ = codes_.scales.steps();
+    left_ -= kSteps;
+    has_offsets_ ? decode<BLOCKS, true>() : decode<BLOCKS, false>();
+    to_ += BLOCKS * kSteps * 16;
+  }
+
+  // Where the next steps are written.
+  void write_to(unit* room) { to_ = room; }
+
+ private:
+  template <int BLOCKS, bool OFFSETS>
+  TGI_INLINED void decode() {
+    codes_.template each_line<BLOCKS>([this](int step, int block, const auto& line) {
+      const f32x16 scale = load(group_ + block * 16), offset = OFFSETS ? load(group_ + (BLOCKS + block) * 16) : zero();
+      const auto weight = [&](f32x16 code) { return OFFSETS ? fma(code, scale, offset) : mul(code, scale); };
+      store_units(to_ + (step * BLOCKS + block) * 16, bf16_pairs(weight(line.even()), weight(line.odd())));
+    });
+  }
+
+  CodeLines<BITS> codes_;
+  const bool has_offsets_;
+  const float* group_ = nullptr;
+  long left_ = 0;
+  unit* to_;
 };
 
 // A weight in panels: int16 codes [step][block][16][2] without their offset, and floats [group][block][16].

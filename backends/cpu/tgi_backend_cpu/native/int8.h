@@ -183,12 +183,13 @@ class Int8Panel {
   void run_tiles(Scratch& scratch) const {
     const size_t padded = rounded_up(rows_, kPassRows);
     float* totals = scratch.floats.at_least(padded * kWidth);
-    unit* sums = scratch.units.at_least(kPassRows * kWidth + kTileUnits * BLOCKS);
+    unit* sums = scratch.units.at_least(kPassRows * kWidth + depth_.group_tiles * kTileUnits * BLOCKS);
     use_gemm_tiles(rows_);
     memset(totals, 0, padded * kWidth * sizeof(float));
-    for (size_t g = 0; g < depth_.groups; g++)
+    for (size_t g = 0; g < depth_.groups; g++) {
+      const unit* w = whole_tiles(g, sums + kPassRows * kWidth);
       for (size_t row = 0; row < rows_; row += kPassRows) {
-        tile_sums(g, row, sums, sums + kPassRows * kWidth);
+        tile_sums(g, row, w, sums);
         for (size_t r = row; r < std::min(rows_, row + kPassRows); r++) {
           u32x16 c[BLOCKS];
           f32x16 own[BLOCKS];
@@ -198,6 +199,7 @@ class Int8Panel {
           TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store(totals + r * kWidth + b * 16, own[b]);
         }
       }
+    }
     for (size_t row = 0; row < rows_; row++) {
       f32x16 c[1][BLOCKS];
       TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[0][b] = load(totals + row * kWidth + b * 16);
@@ -205,29 +207,30 @@ class Int8Panel {
     }
   }
 
-  // Integer sums [32][BLOCKS · 16] of a group, by the tile unit. `room` is for a part of a panel that is not a whole tile.
-  void tile_sums(size_t g, size_t row, unit* sums, unit* room) const {
+  // Integer sums [32][BLOCKS · 16] of a group, by the tile unit; `w` are its tiles.
+  void tile_sums(size_t g, size_t row, const unit* w, unit* sums) const {
     constexpr size_t kStride = kWidth * sizeof(unit), kLineStride = BLOCKS * kLine;
     const bool second = rows_ > row + kTileRows;
-    const unit *w = lines(g), *x = tile(g, row), *x2 = x + depth_.tiles() * kTileUnits;
+    const unit *x = tile(g, row), *x2 = x + depth_.tiles() * kTileUnits;
     tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
-    for (size_t t = 0; t < depth_.tiles_of(g); t++, x += kTileUnits, x2 += kTileUnits, w += kTileSteps / (8 / BITS) * kWidth) {
-      const unit* from = whole_tile(w, depth_.steps_of(g, t), room);
-      fetch((const char*)w + kTileAhead, kTileSteps / (8 / BITS) * kLineStride);
-      tile_load<6>(from, kLineStride), tile_load<7>(from + 16, kLineStride);
-      tile_load<4>(x, kTileBytes);
+    for (size_t t = 0; t < depth_.tiles_of(g); t++, x += kTileUnits, x2 += kTileUnits, w += kTileSteps * kWidth) {
+      tile_load<6>(w, kLineStride), tile_load<7>(w + 16, kLineStride);
+      tile_stream<4>(x, kTileBytes);
       tile_bytes<0, 4, 6>(), tile_bytes<1, 4, 7>();
       if (!second) continue;
-      tile_load<5>(x2, kTileBytes);
+      tile_stream<5>(x2, kTileBytes);
       tile_bytes<2, 5, 6>(), tile_bytes<3, 5, 7>();
     }
     tile_store<0>(sums, kStride), tile_store<1>(sums + 16, kStride);
     if (second) tile_store<2>(sums + kTileRows * kWidth, kStride), tile_store<3>(sums + kTileRows * kWidth + 16, kStride);
   }
 
-  // The bytes of 16 quads: in `room` if fewer are there, or if they are nibbles.
-  const unit* whole_tile(const unit* w, size_t quads, unit* room) const {
-    if (BITS == 8 && quads == (size_t)kTileSteps) return w;
+  // The bytes of a group's quads as whole tiles: in `room` if the last one is not, or if they are nibbles.
+  const unit* whole_tiles(size_t g, unit* room) const {
+    const unit* w = lines(g);
+    const size_t quads = depth_.end_of(g) - g * depth_.group, whole = depth_.tiles_of(g) * kTileSteps;
+    for (size_t at = 0; at < quads * kWidth * sizeof(unit) / (8 / BITS); at += kLine) prefetch((const char*)w + kTileAhead + at);
+    if (BITS == 8 && quads == whole) return w;
     if (BITS == 8) {
       memcpy(room, w, quads * kWidth * sizeof(unit));
     } else {
@@ -237,7 +240,7 @@ class Int8Panel {
           store_units(room + q * kWidth + b, low_nibbles(both)), store_units(room + (q + 1) * kWidth + b, high_nibbles(both));
         }
     }
-    memset(room + quads * kWidth, 0, (kTileSteps - quads) * kWidth * sizeof(unit));
+    memset(room + quads * kWidth, 0, (whole - quads) * kWidth * sizeof(unit));
     return room;
   }
 

@@ -82,7 +82,7 @@ void run_task(const Gemm& p, const Tiling& tiling, uint32_t task, Scratch& scrat
   if constexpr (Op::per_unit == 2) {
     if (p.w.layout == Layout::int8) return multiply_int8<Op, 8>(p, from, to, first, last, scratch, phase);
     if (p.w.layout == Layout::int4) return multiply_int8<Op, 4>(p, from, to, first, last, scratch, phase);
-    if (const Codes* codes = codes_of(p.w); codes && codes->has_offsets) {
+    if (const Codes* codes = codes_of(p.w); codes && codes->has_offsets && !(kTiles && codes->groups > 1)) {
       Gemm own = p;
       own.sums = group_sums(p, *codes, first, last, scratch, phase), own.groups = codes->groups;
       return run_panels<Op>(own, from, to, first, last, scratch, phase);

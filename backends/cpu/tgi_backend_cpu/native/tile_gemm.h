@@ -22,18 +22,14 @@ constexpr size_t kPanelTile = kTileBlocks * kTileUnits;  // units of a panel's 1
 constexpr size_t kDepthTiles = 19, kFewDepthTiles = 2;
 constexpr size_t kTileAhead = 6144;  // bytes that a weight is prefetched ahead: tile loads alone don't keep enough lines in flight
 
-// A weight's steps in tiles. Each group of steps that has scales of its own starts a new one.
+// A weight's steps in tiles. Each group of steps, if they are summed by group, starts a new one.
 struct TileSteps {
   size_t steps, group, groups, group_tiles;
 
-  explicit TileSteps(const Linear& w) : TileSteps((size_t)w.steps, group_of(w)) {}
+  explicit TileSteps(const Linear& w) : TileSteps((size_t)w.steps, (size_t)w.steps) {}
   TileSteps(size_t steps, size_t most) : steps(steps), group(std::min(steps, most)) {
     groups = (steps + group - 1) / group;
     group_tiles = (group + kTileSteps - 1) / kTileSteps;
-  }
-  static size_t group_of(const Linear& w) {
-    const Codes* codes = codes_of(w);
-    return codes ? codes->group_steps : (size_t)w.steps;
   }
   size_t tiles() const { return groups * group_tiles; }
   size_t end_of(size_t g) const { return std::min(steps, (g + 1) * group); }
@@ -136,9 +132,9 @@ class TilePanel {
       case Layout::bf12:
         return run_over<DecodedPanelTiles<Bf12Lines>>(scratch);
       case Layout::codes4:
-        return run_over<DecodedPanelTiles<CodeLines<4>>>(scratch);
+        return run_codes<4>(scratch);
       case Layout::codes8:
-        return run_over<DecodedPanelTiles<CodeLines<8>>>(scratch);
+        return run_codes<8>(scratch);
       case Layout::int4:
       case Layout::int8:
         return;
@@ -146,37 +142,36 @@ class TilePanel {
   }
 
  private:
-  // Some tiles of a group's steps, from tile `from` of x on; `scales` are the group's, or null.
+  // Some tiles of the panel's steps, from tile `from` on.
   struct Part {
     const unit* w;
     size_t from, tiles;
-    bool first, last;  // of the group
-    bool last_group, in_memory;
-    const float* scales;
-    size_t group;
+    bool first, last, in_memory;
   };
+
+  template <int BITS>
+  void run_codes(Scratch& scratch) {
+    if (codes_of(p_.w)->groups > 1)
+      run_over<DecodedPanelTiles<WeightLines<BITS>>>(scratch);
+    else
+      run_over<DecodedPanelTiles<CodeLines<BITS>>>(scratch);
+  }
 
   template <class Source>
   void run_over(Scratch& scratch) {
-    const size_t padded = passes_ * kPassRows, most = passes_ > 1 ? kDepthTiles : Source::kFewTiles;
-    sums_ = scratch.floats.at_least(padded * kSumsWidth * 2);
-    totals_ = sums_ + padded * kSumsWidth;
-    if (Source::kGrouped) memset(totals_, 0, padded * kSumsWidth * sizeof(float));
+    const size_t most = passes_ > 1 ? kDepthTiles : Source::kFewTiles, tiles = depth_.tiles();
+    sums_ = scratch.floats.at_least(passes_ * kPassRows * kSumsWidth);
     Source source(p_, panel_, scratch.units.at_least(kDepthTiles * kPanelTile));
+    if constexpr (Source::kGrouped) scales_ = source.lines.scales.template next<kTileBlocks>();
     use_gemm_tiles(rows_);
-    for (size_t g = 0; g < depth_.groups; g++) {
-      const size_t tiles = depth_.tiles_of(g);
-      const float* scales = nullptr;
-      if constexpr (Source::kGrouped) scales = source.lines.scales.template next<kTileBlocks>();
-      // Only a group's last tile may be partial: it is a part of its own.
-      const size_t whole = depth_.steps_of(g, tiles - 1) == (size_t)kTileSteps ? tiles : tiles - 1;
-      const size_t parts = whole / most + (whole % most > 0), even = parts ? (whole + parts - 1) / parts : 0;
-      in_parts_ = tiles > even;
-      for (size_t t = 0, some; t < tiles; t += some) {
-        some = t == whole ? 1 : std::min(even, whole - t);
-        const unit* w = source.next(some, some == 1 ? depth_.steps_of(g, t) : some * kTileSteps);
-        multiply_part({w, g * depth_.group_tiles + t, some, t == 0, t + some == tiles, g + 1 == depth_.groups, Source::in_memory, scales, g});
-      }
+    // Only the last tile may be partial: it is a part of its own.
+    const size_t whole = depth_.steps_of(0, tiles - 1) == (size_t)kTileSteps ? tiles : tiles - 1;
+    const size_t parts = whole / most + (whole % most > 0), even = parts ? (whole + parts - 1) / parts : 0;
+    in_parts_ = tiles > even;
+    for (size_t t = 0, some; t < tiles; t += some) {
+      some = t == whole ? 1 : std::min(even, whole - t);
+      const unit* w = source.next(some, some == 1 ? depth_.steps_of(0, t) : some * kTileSteps);
+      multiply_part({w, t, some, t == 0, t + some == tiles, Source::in_memory});
     }
   }
 
@@ -185,13 +180,13 @@ class TilePanel {
     for (size_t pass = 0; pass < passes_; pass++) {
       const unit* x = x_ + (2 * pass * depth_.tiles() + part.from) * kTileUnits;
       const bool second = rows_ > pass * kPassRows + kTileRows, fetch = part.in_memory && pass == 0;
-      const bool load = !part.first && passes_ > 1, store = part.last || passes_ > 1, done = part.last && part.last_group;
-      if (done && p_.epilogue == Epilogue::add) fetch_results(pass);
+      const bool load = !part.first && passes_ > 1, store = part.last || passes_ > 1;
+      if (part.last && p_.epilogue == Epilogue::add) fetch_results(pass);
       float* sums = sums_of(pass);
       second ? multiply<true>(x, part.w, part.tiles, sums, part.first, load, store, fetch)
              : multiply<false>(x, part.w, part.tiles, sums, part.first, load, store, fetch);
-      if (part.last && part.scales) scale(pass, part.scales, part.group);
-      if (done) finish(pass, part.scales ? totals_of(pass) : sums);
+      if (part.last && scales_) scale(pass, sums);
+      if (part.last) finish(pass, sums);
     }
   }
 
@@ -227,21 +222,15 @@ class TilePanel {
 
   // A pass's sums; they last from one part to the next only if there are several.
   float* sums_of(size_t pass) const { return sums_ + (in_parts_ ? pass * kPassRows * kSumsWidth : 0); }
-  float* totals_of(size_t pass) const { return totals_ + pass * kPassRows * kSumsWidth; }
   size_t pass_end(size_t pass) const { return std::min(rows_, (pass + 1) * kPassRows); }
 
-  // Adds a group's sums, times its scales, to the totals, and its offsets times the sum of the group's inputs.
-  void scale(size_t pass, const float* scales, size_t group) const {
-    const f32x16 first = load(scales), second = load(scales + 16);
-    const float* sums = sums_of(pass);
-    float* to = totals_of(pass);
-    for (size_t row = pass * kPassRows; row < pass_end(pass); row++, sums += kSumsWidth, to += kSumsWidth) {
-      store(to, fma(load(sums), first, load(to)));
-      store(to + 16, fma(load(sums + 16), second, load(to + 16)));
-      if (!p_.sums) continue;
-      const f32x16 inputs = splat(p_.sums[(first_ + row) * p_.groups + group]);
-      for (int at : {0, 16}) store(to + at, fma(inputs, load(scales + kSumsWidth + at), load(to + at)));
-    }
+  // Multiplies sums of codes by their scales, and adds their offsets times the sum of the row's inputs.
+  void scale(size_t pass, float* sums) const {
+    for (size_t row = pass * kPassRows; row < pass_end(pass); row++, sums += kSumsWidth)
+      TGI_UNROLL for (size_t at = 0; at < kSumsWidth; at += 16) {
+        const f32x16 product = mul(load(sums + at), load(scales_ + at));
+        store(sums + at, p_.sums ? fma(splat(p_.sums[first_ + row]), load(scales_ + kSumsWidth + at), product) : product);
+      }
   }
 
   void fetch_results(size_t pass) const {
@@ -271,7 +260,8 @@ class TilePanel {
   const size_t first_, rows_, passes_;
   const unit* x_;
   bool in_parts_ = false;
-  float *sums_ = nullptr, *totals_ = nullptr;
+  const float* scales_ = nullptr;  // of codes of a single group
+  float* sums_ = nullptr;
 };
 
 }  // namespace tgi
