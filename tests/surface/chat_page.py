@@ -27,10 +27,14 @@ ROOMY = Limits(100_000, 200_000)
 
 @contextmanager
 def scripted(
-    script: Script, name: str = "org/demo-1b", adapters: Sequence[str] = (), **settings: Any
+    script: Script,
+    name: str = "org/demo-1b",
+    adapters: Sequence[str] = (),
+    kind: type[ScriptedGenerator] = ScriptedGenerator,
+    **settings: Any,
 ) -> Iterator[tuple[Served, ScriptedGenerator]]:
     """A server whose model says what `script` does."""
-    generator = ScriptedGenerator(script, replace(EVERYTHING, adapters=tuple(adapters)), ROOMY)
+    generator = kind(script, replace(EVERYTHING, adapters=tuple(adapters)), ROOMY)
     chosen = Settings(**settings)
     model = replace(ServedModel.load(DEMO, "demo", chosen), name=name)
     with serving(lambda made: create_app(chosen, model, made), already(generator), chosen) as served:
