@@ -8,9 +8,13 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
+from tgi_router.front import Front
 
 from tests.router.conftest import Serve
-from tests.router.serving import Served
+from tests.router.scripted import ScriptedGenerator, says
+from tests.router.serving import Served, already, serving
+from tgi_core.config import Settings
+from tgi_core.lifecycle import Lifecycle, Phase
 
 FOLDER = Path(str(files("tgi_core") / "ui"))
 ASSETS = sorted(path.name for path in FOLDER.iterdir() if path.name != "index.html")
@@ -78,6 +82,15 @@ def test_the_page_needs_no_key(serve: Serve) -> None:
     assert served.client.get("/ui").status_code == 200
     for path in ("/info", "/metrics", "/ui/../info", "/ui/%2e%2e/info", "/ui/..%2finfo", "/ui/main.js/info"):
         assert served.client.get(path).status_code == 401, path
+
+
+def test_the_page_is_there_while_the_model_loads() -> None:
+    """It says why the model does not answer yet; with `--no-ui`, the server does."""
+    for ui in (True, False):
+        front = Front(Settings(ui=ui), Lifecycle(Phase.STARTING))
+        with serving(lambda made, front=front: front, already(ScriptedGenerator(lambda request: says()))) as served:
+            assert served.client.get("/ui").status_code == served.client.get("/ui/main.js").status_code == (200 if ui else 503)
+            assert served.client.get("/info").status_code == 503
 
 
 def test_the_page_can_be_switched_off(serve: Serve) -> None:

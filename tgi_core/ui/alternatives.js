@@ -3,6 +3,8 @@
 import { byId, el, percent } from "./dom.js";
 import { probability, visible } from "./token_text.js";
 
+const UNFIT = /\ufffd|^<\|.*\|>$|^<\/s>$/; // a part of a character, or a special token: as text it would be another token
+
 /** Shows what else the model could have written in the place of a token. */
 export class Alternatives {
   #window = byId("alternatives");
@@ -57,7 +59,8 @@ export class Alternatives {
 
   #row(token, chosen, alone) {
     const share = probability(token.logprob);
-    const action = chosen ? "chosen" : alone && this.#onChoose ? this.#chooser(token.token) : "";
+    const fit = alone && this.#onChoose && token.token && !UNFIT.test(token.token);
+    const action = chosen ? "chosen" : fit ? this.#chooser(token.token) : "";
     return el("tr", chosen ? { class: "chosen" } : {},
       el("th", { scope: "row" }, el("bdi", { class: "token" }, visible(token.token))),
       el("td", {}, percent(share)), el("td", {}, bar(share)), el("td", {}, action));

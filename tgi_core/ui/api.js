@@ -58,7 +58,7 @@ export async function* chat(body, signal, onWarning) {
 
 async function request(path, given) {
   const headers = { ...given.headers };
-  if (key()) headers.authorization = `Bearer ${key()}`;
+  if (key()) headers.authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(key()))}`; // as bytes of UTF-8
   let response;
   try {
     response = await fetch(new URL(path, ROOT), { ...given, headers });

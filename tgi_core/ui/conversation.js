@@ -78,6 +78,7 @@ export class Conversation {
     this.#follows = true;
     this.#changed(true);
     announce("Answering");
+    this.#commit(turn);
     const queue = new FrameQueue((piece) => piece && turn.text.write(piece), () => this.#commit(turn));
     if (prefix.length) queue.push(prefix);
     let [ending, problem] = ["failed", ""];
@@ -180,4 +181,5 @@ async function copy(text, button) {
     button.textContent = "Copying is not allowed here";
   }
   announce(button.textContent);
+  setTimeout(() => (button.textContent = "Copy"), 3000);
 }

@@ -10,7 +10,7 @@ const WIDE = matchMedia("(min-width: 60rem)"); // as in base.css: the panel is b
 const EXAMPLES = ["What is the capital of France?", "Write a short poem about the sea.", "Count from one to twenty."];
 
 const settings = new Settings(() => showPanel(true));
-const live = new LivePanel(() => !byId("panel").hidden);
+const live = new LivePanel(() => server.info !== null && !byId("panel").hidden);
 const server = new Server(ready);
 const conversation = new Conversation(settings, speaker, running, (error) => server.failed(error));
 
@@ -36,8 +36,8 @@ function running(now) {
   const focused = document.activeElement;
   byId("send").hidden = now;
   byId("stop").hidden = !now;
-  if (now && focused === byId("send")) byId("stop").focus();
-  if (!now && (focused === byId("stop") || focused === document.body)) byId("prompt").focus({ preventScroll: true });
+  if (now && (focused === byId("send") || focused === document.body)) byId("stop").focus();
+  if (!now && focused === byId("stop")) byId("send").focus();
 }
 
 function composer() {
@@ -78,6 +78,7 @@ function panel() {
   byId("toggle-panel").addEventListener("click", () => showPanel(byId("panel").hidden, true));
   byId("panel").addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !WIDE.matches) {
+      event.stopPropagation(); // it would stop an answer, too
       showPanel(false);
       byId("toggle-panel").focus();
     }

@@ -53,7 +53,7 @@ export class Settings {
   /** Offer the model and its adapters. */
   offerAdapters(model, adapters) {
     const select = byId("adapter");
-    const chosen = select.value || JSON.parse(sessionStorage.getItem(STORE) ?? "{}").adapter;
+    const chosen = select.value || stored().adapter;
     select.replaceChildren(el("option", { value: "" }, `none: ${model}`), ...adapters.map((name) => el("option", { value: name }, name)));
     if (adapters.includes(chosen)) select.value = chosen;
     byId("adapter-row").hidden = adapters.length === 0;
@@ -115,13 +115,17 @@ export class Settings {
   }
 
   #restore() {
-    const values = JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
+    const values = stored();
     for (const each of document.querySelectorAll(KEPT)) {
       if (!(each.id in values)) continue;
       if (each.type === "checkbox") each.checked = values[each.id];
       else each.value = values[each.id];
     }
   }
+}
+
+function stored() {
+  return JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
 }
 
 function field({ name, label, hint, shown, ...limits }) {
