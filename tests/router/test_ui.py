@@ -51,7 +51,7 @@ def test_nothing_is_inline_or_elsewhere() -> None:
         text = path.read_text()
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path.name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text), path.name
-        assert len(text.splitlines()) <= 400 and max(map(len, text.splitlines())) <= 300, path.name
+        assert len(text.splitlines()) <= 400 and max(map(len, text.splitlines())) <= 140, path.name
 
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/main.js"])

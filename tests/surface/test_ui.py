@@ -64,7 +64,7 @@ def test_a_chat_with_the_demo_model(demo: str, browser: Browser) -> None:
         answer = visit.answer()
         assert answer.locator(".text .t").count() > 3
         expect(answer.locator(".stats")).to_have_text(re.compile(r"^\d+ tokens · first after [\d.]+ m?s"))
-        expect(visit.page.locator(".figure", has_text="First token").locator(".value")).to_have_text(re.compile(r"\ds$"))
+        expect(visit.page.locator(".figure", has_text="First token").locator(".value")).to_have_text(re.compile(r"\d m?s$"))
         visit.check_calls(demo)
 
 
@@ -218,7 +218,7 @@ def test_the_key(talk: Any) -> None:
     it.page.reload()
     it.visit.ready().ask("hi")
     assert it.visit.text() == SHORT
-    assert it.page.evaluate("[Object.values(localStorage), document.cookie].join()") == ""
+    assert it.page.evaluate("[Object.keys(localStorage).length, document.cookie]") == [0, ""]
     it.visit.settings()
     it.page.locator("#change-key").click()
     dialog.get_by_role("button", name="Forget the key").click()

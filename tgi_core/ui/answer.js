@@ -1,5 +1,7 @@
 // An answer as it arrives: its text with tokens, its tool calls, and how long it took.
 
+const SHORTEST = 0.05; // seconds
+
 /** Collects the chunks of a chat completion. */
 export class Answer {
   calls = [];
@@ -30,10 +32,10 @@ export class Answer {
     return this.#first === null ? null : (this.#first - this.#started) / 1000;
   }
 
-  /** Tokens per second after the first; null for fewer than two. */
+  /** Tokens per second after the first; null if they took too little time to tell. */
   get pace() {
-    const tokens = this.usage?.completion_tokens ?? this.tokens;
-    return tokens > 1 && this.#last > this.#first ? (tokens - 1) / ((this.#last - this.#first) / 1000) : null;
+    const [tokens, seconds] = [this.usage?.completion_tokens ?? this.tokens, (this.#last - this.#first) / 1000];
+    return tokens > 1 && seconds > SHORTEST ? (tokens - 1) / seconds : null;
   }
 
   #count() {

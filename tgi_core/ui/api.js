@@ -45,11 +45,10 @@ export async function* chat(body, signal, onWarning) {
     for (;;) {
       const { value, done } = await read(reader);
       if (done) throw new ApiError(0, "The connection ended before the answer was complete.");
-      const events = parser.push(value);
-      const end = events.indexOf("[DONE]");
-      const chunks = (end < 0 ? events : events.slice(0, end)).map(chunkOf);
+      const { chunks, ended, failure } = chunksOf(parser.push(value));
       if (chunks.length) yield chunks;
-      if (end >= 0) return;
+      if (failure) throw failure;
+      if (ended) return;
     }
   } finally {
     reader.cancel().catch(() => {}); // tells the server to stop generating
@@ -79,10 +78,18 @@ async function read(reader) {
   }
 }
 
-function chunkOf(data) {
-  const chunk = JSON.parse(data);
-  if (chunk.error === undefined) return chunk;
-  throw new ApiError(chunk.error.http_status_code ?? 500, errorText(chunk) ?? data);
+/** The chunks of events up to the end of the stream, or up to an error. */
+function chunksOf(events) {
+  const chunks = [];
+  for (const data of events) {
+    if (data === "[DONE]") return { chunks, ended: true };
+    const chunk = JSON.parse(data);
+    if (chunk.error !== undefined) {
+      return { chunks, failure: new ApiError(chunk.error.http_status_code ?? 500, errorText(chunk) ?? data) };
+    }
+    chunks.push(chunk);
+  }
+  return { chunks };
 }
 
 function messageOf(text, status) {
