@@ -74,7 +74,7 @@ def _figures(visit: ChatPage) -> None:
 def _call(visit: ChatPage) -> None:
     visit.ready().settings()
     visit.page.locator("#tools").fill(TOOLS)
-    if visit.page.locator("#main").evaluate("(main) => main.inert"):
+    if visit.page.locator("#chat").evaluate("(chat) => chat.inert"):
         visit.page.locator("#toggle-panel").click()
     _answered(visit)
 

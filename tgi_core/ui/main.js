@@ -89,7 +89,7 @@ function panel() {
 
 function showPanel(open, moveFocus = false) {
   byId("panel").hidden = !open;
-  byId("main").inert = open && !WIDE.matches; // there the panel covers the chat
+  byId("chat").inert = open && !WIDE.matches; // there the panel covers the chat
   byId("toggle-panel").setAttribute("aria-expanded", String(open));
   if (open && moveFocus) byId("panel").focus();
   live.refresh();
