@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, ViewportSize, sync_playwright
 
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -30,7 +30,9 @@ class Visit:
     """A page in a window of its own, what its scripts complained of, and whom it called."""
 
     def __init__(self, browser: Browser, address: str, scheme: Scheme, width: int, height: int = 844) -> None:
-        self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
+        phone = width < 500
+        size: ViewportSize = {"width": width, "height": height}
+        self.context = browser.new_context(color_scheme=scheme, viewport=size, is_mobile=phone, has_touch=phone)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.called: list[str] = []

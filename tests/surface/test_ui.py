@@ -98,7 +98,7 @@ def test_a_json_schema_is_kept(demo: str, browser: Browser) -> None:
         page.locator("#schema").fill('{"type": ')
         visit.ask(QUESTION)
         expect(page.locator("#schema")).to_be_focused()
-        expect(page.locator("#schema-error")).to_contain_text("no JSON")
+        expect(page.locator("#schema-error")).to_contain_text("not JSON")
         assert page.locator("#schema").get_attribute("aria-invalid") == "true"
         assert page.locator("#prompt").input_value() == QUESTION and not page.locator("#messages > *").count()
         page.locator("#schema").fill('{"enum": ["red", "green"]}')

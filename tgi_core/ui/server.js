@@ -4,7 +4,7 @@ import { get, key, setKey } from "./api.js";
 import { byId } from "./dom.js";
 
 const PAUSE = 3000; // milliseconds between attempts while the server does not answer
-const STATES = { 401: "locked", 503: "loading" };
+const STATES = { 0: "offline", 401: "locked", 503: "loading" };
 const WORDS = { locked: "needs an API key", loading: "not ready", offline: "offline" };
 
 /** Watches the server until it answers. */
@@ -34,15 +34,18 @@ export class Server {
       this.#show("ready", "ready", "");
       this.#onReady(this.info);
     } catch (error) {
-      this.failed(error);
+      this.#unanswered(error);
     }
   }
 
-  /** React to an ApiError of any request: ask for the key, or wait for the server. */
+  /** React to an ApiError of a chat: find out whether the server still answers. */
   failed(error) {
-    const state = STATES[error.status] ?? (error.status === 0 ? "offline" : "");
-    if (state === "") return;
-    this.#show(state, WORDS[state], state === "locked" ? "" : error.message);
+    if (error.status in STATES) this.connect();
+  }
+
+  #unanswered(error) {
+    const state = STATES[error.status] ?? "loading";
+    this.#show(state, WORDS[state], state === "locked" ? "" : `${error.message} The page tries again.`);
     clearTimeout(this.#timer);
     if (state === "locked") this.askForKey(error.message);
     else this.#timer = setTimeout(() => this.connect(), PAUSE);

@@ -16,7 +16,7 @@ const SAMPLING = [
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: "any", shown: "0" },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: "any", shown: "0" },
 ];
-const TOP = { name: "top_logprobs", label: "Alternatives", min: 0, step: 1, shown: "5" };
+const TOP = { name: "top_logprobs", label: "Alternatives per token", min: 0, step: 1, shown: "5" };
 const DEFAULT_TOP = 5;
 
 const SCHEMA = {
@@ -145,7 +145,7 @@ function problemOf(input) {
     if (input.id === "tools") return toolsProblem(value);
     return typeof value === "object" && !Array.isArray(value) ? "" : "A JSON schema is an object.";
   } catch (error) {
-    return `This is no JSON: ${error.message}`;
+    return `This is not JSON: ${error.message}`;
   }
 }
 

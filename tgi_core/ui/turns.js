@@ -61,6 +61,7 @@ export class AnswerTurn {
   /** Draw the text and the tool calls as far as they have come. */
   commit() {
     this.text.commit();
+    if (this.ending !== null) return;
     for (const [place, call] of this.answer.calls.entries()) {
       this.#cards[place] ??= this.#addCard();
       this.#cards[place].name.textContent = call.name;
@@ -76,6 +77,7 @@ export class AnswerTurn {
 
   /** Draw the end. `ending` is a finish reason, `stopped` or `failed`; `problem` says why it failed. */
   end(ending, problem = "") {
+    this.commit();
     this.ending = ending;
     this.element.removeAttribute("aria-busy");
     this.#problem.hidden = problem === "";
@@ -91,7 +93,7 @@ export class AnswerTurn {
   #stats() {
     const { answer } = this;
     const tokens = answer.usage?.completion_tokens ?? answer.tokens;
-    const facts = [`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"}`];
+    const facts = tokens ? [`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"}`] : [];
     if (answer.firstToken !== null) facts.push(`first after ${duration(answer.firstToken)}`);
     if (answer.pace !== null) facts.push(`${number(answer.pace)} tokens/s`);
     if (ENDINGS[this.ending]) facts.push(ENDINGS[this.ending]);
