@@ -1,7 +1,4 @@
-"""Takes the pictures in docs/ui.md: the page at /ui on the demo model, in headless Chromium, with other requests running.
-
-    python -m scripts.ui_pictures
-"""
+"""Takes the pictures of docs/ui.md in headless Chromium, on the demo model with other requests running: `python -m scripts.ui_pictures`."""
 
 from __future__ import annotations
 
