@@ -232,6 +232,7 @@ class Settings:
     compute_type: str | None = setting(
         None, "Value of the x-compute-type response header. Default: number and kind of devices.", "HTTP"
     )
+    ui: bool = setting(True, "Serve a page at /ui on which people can chat with the model and watch the server.", "HTTP")
     ngrok: bool = setting(False, "Expose the server through an ngrok tunnel; requires the ngrok extra.", "HTTP")
     ngrok_authtoken: str | None = setting(None, "ngrok authentication token.", "HTTP", secret=True)
     ngrok_edge: str | None = setting(None, "ngrok edge to attach to. Default: an address assigned by ngrok.", "HTTP")

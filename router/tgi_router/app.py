@@ -47,6 +47,7 @@ from tgi_router.small_routes import SmallRoutes
 from tgi_router.template_pool import TemplatePool
 from tgi_router.thread_pool import ThreadPool
 from tgi_router.tokenizing import Tokenizing
+from tgi_router.ui_page import UiRoutes
 from tgi_router.validation import effective_limits
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _endpoints(
         *cloud.endpoints(),
         *KServeRoutes(inference, probes).endpoints(),
         *DocumentRoutes().endpoints(),
+        *(UiRoutes().endpoints() if inference.settings.ui else ()),
     ]
 
 

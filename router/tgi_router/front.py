@@ -15,12 +15,13 @@ from tgi_router.endpoints import make_routes
 from tgi_router.errors import NotServing
 from tgi_router.openai import Dialect
 from tgi_router.probes import Probes
+from tgi_router.ui_page import UiRoutes
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Front:
-    """An ASGI app that serves probes and responds with 503 to everything else, until the actual app replaces it."""
+    """An ASGI app that serves probes and the chat page, and responds with 503 to everything else, until the actual app replaces it."""
 
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
         self._app = _starting_app(settings, lifecycle)
@@ -40,6 +41,6 @@ def _starting_app(settings: Settings, lifecycle: Lifecycle) -> ASGIApp:
     async def not_yet(request: Request) -> Response:
         raise NotServing(lifecycle.reason or "the model is loading")
 
-    probes = list(Probes(lifecycle, healthy, lambda: True).endpoints())
+    served = [*Probes(lifecycle, healthy, lambda: True).endpoints(), *(UiRoutes().endpoints() if settings.ui else ())]
     rest = Route("/{path:path}", not_yet, methods=_METHODS)
-    return assemble(Starlette, settings, probes, [*make_routes(probes), rest], Dialect(settings.strict_tgi), None)
+    return assemble(Starlette, settings, served, [*make_routes(served), rest], Dialect(settings.strict_tgi), None)

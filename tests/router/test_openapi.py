@@ -60,7 +60,7 @@ def test_all_routes_are_described(model: ServedModel) -> None:
         (route.path_format, method.lower()) for route in routes for method in route.methods or () if route.include_in_schema
     }
     assert {(path, method) for path, method, _ in OPERATIONS} == served
-    assert {route.path for route in routes if not route.include_in_schema} == {"/docs/", "/docs/{asset}"}
+    assert {route.path for route in routes if not route.include_in_schema} == {"/docs/", "/docs/{asset}", "/ui/", "/ui/{asset}"}
     groups = {tag["name"] for tag in COMMITTED["tags"]}
     for path, method, operation in OPERATIONS:
         assert operation["summary"] and operation["description"] and set(operation["tags"]) <= groups, (method, path)
