@@ -10,6 +10,14 @@ from html import escape
 from tgi_core.benchmark.latencies import METRICS
 from tgi_core.benchmark.result import Result, Table, middle, number, sizes, tables
 
+_BY_SIZE = {
+    "prefill": "prefill, tokens/s",
+    "decode": "decode, tokens/s",
+    "first_p50_ms": "first token, ms",
+    "gap_p50_ms": "next token, ms",
+}
+"""Charts of a batch result, by column."""
+
 Points = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 420, 220, 62, 30, 40
@@ -78,15 +86,9 @@ def panels(results: Mapping[str, Result]) -> list[Panel]:
             for metric, title in METRICS.items()
             if all(metric in item["load"] for item in results.values())
         ]
-    columns = {
-        "prefill": "prefill, tokens/s",
-        "decode": "decode, tokens/s",
-        "first_p50_ms": "first token, ms",
-        "gap_p50_ms": "next token, ms",
-    }
     return [
         Panel(title, "batch size", {name: _by_size(item, column) for name, item in results.items()})
-        for column, title in columns.items()
+        for column, title in _BY_SIZE.items()
     ]
 
 

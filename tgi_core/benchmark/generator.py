@@ -15,12 +15,14 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, cast
 
 import httptools
+
+from tgi_core.benchmark.target import Target
 
 CONNECT_AHEAD_S = 1.0
 """Seconds before its time at which a request's connection is opened."""
@@ -30,22 +32,6 @@ RECENT = 200
 
 _TOKEN = re.compile(rb'"token":|"(?:text|content|reasoning|reasoning_content)":\s*"(?!")')
 """In events that bring text: OpenAI's streams begin and end with chunks whose text is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where requests are sent. `headers` are added to each."""
-
-    host: str
-    port: int
-    tls: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """For the header Host."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

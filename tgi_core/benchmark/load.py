@@ -10,7 +10,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from statistics import quantiles
 
-from tgi_core.benchmark.generator import Ask, Load, Outcome, Progress, Target
+from tgi_core.benchmark.generator import Ask, Load, Outcome, Progress
+from tgi_core.benchmark.target import Target
 
 PATIENCE_S = 600.0
 
