@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -12,6 +11,7 @@ from statistics import quantiles
 
 from tgi_core.benchmark.generator import Ask, Load, Outcome, Progress
 from tgi_core.benchmark.target import Target
+from tgi_core.workers.command import python
 
 PATIENCE_S = 600.0
 
@@ -43,7 +43,7 @@ def offer(
         "patience_s": patience_s,
         "progress": show is not None,
     }
-    command = [sys.executable, "-m", "tgi_core.benchmark.generator"]
+    command = python("tgi_core.benchmark.generator")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
             load = _followed(child, json.dumps(plan), show)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tgi_core.errors import StartupError
+from tgi_core.workers.command import python
 
 _READY = re.compile(r"ready after [\d.]+ s: (http://\S+)")
 _END_S = 30.0
@@ -20,7 +21,7 @@ def started_server(model: str | None, flags: Sequence[str]) -> Iterator[str]:
     """Start a server for a model and yield its URL; it ends with the block. What it says is shown until it is ready. Signals of the
     terminal do not reach it. Raises StartupError if it ends before."""
     place = ["--hostname", "127.0.0.1", "--port", "0", "--drain-delay", "0"]
-    command = [sys.executable, "-m", "tgi_core", "serve", *([] if model is None else [model]), *place, *flags]
+    command = [*python("tgi_core"), "serve", *([] if model is None else [model]), *place, *flags]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as child:
