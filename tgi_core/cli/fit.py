@@ -118,6 +118,7 @@ class Report:
 def examine(settings: Settings, memory: int | None, alternatives: bool) -> Report:
     """Plan a model, and try other settings if it does not fit or if asked to. `memory` is that of a device in bytes. Raises
     StartupError."""
+    _check_ranks(settings)
     with progress() as show:
         directory = fetch_model_headers(settings.model_id or str(DEMO), settings, show)
     read_sizes(directory)
@@ -128,6 +129,13 @@ def examine(settings: Settings, memory: int | None, alternatives: bool) -> Repor
     tried = tuple(_alternatives(plugin, directory, settings, free, planned)) if alternatives or planned.reason else ()
     [(_, probe)] = probe_all([plugin])
     return Report(settings.model_id or str(DEMO), probe.devices, planned, tried)
+
+
+def _check_ranks(settings: Settings) -> None:
+    if settings.sharded or (settings.num_shard or 1) > 1:
+        raise StartupError("a model that is divided among several ranks cannot be planned yet; leave --num-shard out")
+    if settings.draft_model is not None or settings.lora_adapters is not None:
+        raise StartupError("adapters and speculators cannot be planned yet; leave --lora-adapters and --draft-model out")
 
 
 def plan(plugin: Plugin, directory: Path, settings: Settings, free_bytes: int | None) -> Planned:
