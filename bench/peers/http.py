@@ -124,7 +124,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
                 for name in list(running):
                     time.sleep(SETTLE_S)
                     try:
-                        row = _round(running[name], SERVERS[name], model, f"{turn} {count}", count, new)
+                        row = measure_round(running[name], SERVERS[name], model, f"{turn} {count}", count, new)
                     except LoadError as error:
                         result["failed"][name] = f"{count} clients: {error}"
                         del running[name]
@@ -149,7 +149,8 @@ def first_answer(server: Server, served: Served, model: Path) -> dict[str, float
     return {"healthy_s": healthy, "first_token_s": time.perf_counter() - server.started}
 
 
-def _round(server: Server, served: Served, model: Path, seed: str, clients: int, new: int) -> dict[str, float]:
+def measure_round(server: Server, served: Served, model: Path, seed: str, clients: int, new: int) -> dict[str, float]:
+    """One request of each client, all at once. Raises LoadError."""
     asks = []
     for client in range(clients):
         ids, text = prompt(f"{seed} {client}", PROMPT)
