@@ -86,9 +86,9 @@ def _names(column: str) -> str:
 
 def differences(first: Result, second: Result) -> list[str]:
     """What else differs between the runs, so that a change of speed may have another cause."""
-    found = [
-        f"{name}: {first[name]} and {second[name]}" for name in ("api", "model", "client") if first.get(name) != second.get(name)
-    ]
+    found = [f"{name}: {first[name]} and {second[name]}" for name in ("api", "model") if first.get(name) != second.get(name)]
+    clients = [f"{each['client']['platform']}, {each['client']['cores']} cores" for each in (first, second)]
+    found += [] if len(set(clients)) == 1 else [f"client: {clients[0]} and {clients[1]}"]
     one, other = first["options"], second["options"]
     found += [
         f"{key}: {one.get(key)} and {other.get(key)}"
@@ -101,4 +101,4 @@ def differences(first: Result, second: Result) -> list[str]:
 def table(found: list[Change]) -> Table:
     """The comparison."""
     rows = [(change.name, number(change.first), number(change.second), f"{change.ratio:.3f}", change.verdict) for change in found]
-    return Table("comparison", ("", "A", "B", "B ÷ A", ""), rows)
+    return Table("comparison", ("figure", "A", "B", "B ÷ A", "B is"), rows)

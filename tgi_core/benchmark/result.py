@@ -84,7 +84,7 @@ def _load_tables(load: Result) -> list[Table]:
         for name, title in METRICS.items()
         if name in load
     ]
-    return [Table("load", ("", ""), rows), Table("latency, ms", ("", *columns), latencies)]
+    return [Table("load", ("", ""), rows), Table("latency, ms", ("metric", *columns), latencies)]
 
 
 BATCH_COLUMNS = {
