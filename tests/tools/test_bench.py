@@ -142,8 +142,10 @@ def test_results_are_compared(url: str, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json", "batch.json")]
     for file in files[:2]:
         run("bench", "load", url, "--rate", "200", "--requests", "6", *SHORT, "--save", file)
-    worse = json.loads(Path(files[1]).read_text())
-    worse["load"]["ttft"]["p50"] = 3 * json.loads(Path(files[0]).read_text())["load"]["ttft"]["p50"]
+    worse = json.loads(Path(files[0]).read_text())
+    for request in worse["requests"]:
+        request["ttft"] *= 9
+    worse["load"]["ttft"]["p50"] *= 9
     Path(files[1]).write_text(json.dumps(worse))
     picture = tmp_path / "both.svg"
     done = run("bench", "compare", *files[:2], "--plot", str(picture))
@@ -152,9 +154,9 @@ def test_results_are_compared(url: str, tmp_path: Path) -> None:
     ElementTree.parse(picture)  # noqa: S314  our own
     assert "a.json" in picture.read_text() and "b.json" in picture.read_text()
     strict = run("bench", "compare", *files[:2], "--max-loss", "50", "--json")
-    assert strict.returncode == 1 and "ttft p50, ms (200.0 %)" in strict.stderr
+    assert strict.returncode == 1 and "ttft p50, ms (800.0 %)" in strict.stderr
     told = {change["name"]: change for change in json.loads(strict.stdout)["changes"]}
-    assert told["ttft p50, ms"]["ratio"] == pytest.approx(3.0)
+    assert told["ttft p50, ms"]["ratio"] == pytest.approx(9.0)
     run("bench", "batch", url, "--batch", "1", "--rounds", "1", *SHORT, "--save", files[2])
     other = run("bench", "compare", files[0], files[2])
     assert other.returncode == 1 and "a load result cannot be compared with a batch result" in other.stderr

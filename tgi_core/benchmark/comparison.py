@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tgi_core.benchmark.latencies import METRICS
+from tgi_core.benchmark.latencies import METRICS, distribution
 from tgi_core.benchmark.result import BATCH_COLUMNS, Result, Table, middle, number, sizes, values
 from tgi_core.errors import StartupError
 
 _COMPARED = ("mean", "p50", "p90", "p99")
+_DRAWS, _MOST = 200, 1000
+"""Of the bootstrap: draws, and requests of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of both results. `within_noise`: the rounds of one overlap with those of the other."""
+    """A figure of both results. `within_noise`: rounds of one overlap with those of the other, or chance alone explains the difference."""
 
     name: str
     first: float
@@ -24,14 +28,15 @@ class Change:
     within_noise: bool = False
 
     @property
-    def ratio(self) -> float:
-        """The second divided by the first."""
-        return self.second / self.first if self.first else float("nan")
+    def ratio(self) -> float | None:
+        """The second divided by the first; None if the first is 0."""
+        return self.second / self.first if self.first else None
 
     @property
     def loss(self) -> float:
-        """How much worse the second is, as a share; negative if it is better."""
-        return 1 - self.ratio if self.more_is_better else self.ratio - 1
+        """How much worse the second is, as a share of the first; negative if it is better."""
+        worse = self.first - self.second if self.more_is_better else self.second - self.first
+        return worse / self.first if self.first else math.copysign(math.inf, worse) if worse else 0.0
 
     @property
     def verdict(self) -> str:
@@ -49,23 +54,44 @@ def changes(first: Result, second: Result) -> list[Change]:
     """Figures that both results have. Raises StartupError for two kinds."""
     if first["kind"] != second["kind"]:
         raise StartupError(f"a {first['kind']} result cannot be compared with a {second['kind']} result")
-    found = list(
-        _of_loads(first["load"], second["load"]) if first["kind"] == "load" else _of_batches(first["rows"], second["rows"])
-    )
+    found = list(_of_loads(first, second) if first["kind"] == "load" else _of_batches(first["rows"], second["rows"]))
     if not found:
         raise StartupError("the results have no figure in common")
     return found
 
 
 def _of_loads(first: Result, second: Result) -> Iterator[Change]:
+    one, other = first["load"], second["load"]
     for name in ("requests_per_s", "tokens_per_s", "prompt_tokens_per_s"):
-        yield Change(name.replace("_per_s", "/s").replace("_", " "), first[name], second[name], True)
-    if "goodput" in first and "goodput" in second and first["goodput"]["objectives_ms"] == second["goodput"]["objectives_ms"]:
-        yield Change("goodput, requests/s", first["goodput"]["requests_per_s"], second["goodput"]["requests_per_s"], True)
+        yield Change(name.replace("_per_s", "/s").replace("_", " "), one[name], other[name], True)
+    if "goodput" in one and "goodput" in other and one["goodput"]["objectives_ms"] == other["goodput"]["objectives_ms"]:
+        yield Change("goodput, requests/s", one["goodput"]["requests_per_s"], other["goodput"]["requests_per_s"], True)
     for name in METRICS:
-        if name in first and name in second:
+        if name in one and name in other:
+            noise = _noise(first, second, name)
             for column in _COMPARED:
-                yield Change(f"{name} {column}, ms", first[name][column], second[name][column], False)
+                yield Change(f"{name} {column}, ms", one[name][column], other[name][column], False, noise[column])
+
+
+def _noise(first: Result, second: Result, name: str) -> dict[str, bool]:
+    """By column, whether the difference of a latency is within what chance makes of as many requests: the 95 % interval of the bootstrap
+    contains 0. False where requests have no such value."""
+    chance = random.Random(0)
+    samples = [[row[name] for row in result.get("requests", ()) if row.get(name) is not None] for result in (first, second)]
+    if min(map(len, samples)) < 2:
+        return dict.fromkeys(_COMPARED, False)
+    samples = [sample if len(sample) <= _MOST else chance.sample(sample, _MOST) for sample in samples]
+    drawn = [[_columns(chance.choices(sample, k=len(sample))) for _ in range(_DRAWS)] for sample in samples]
+    found = {}
+    for column in _COMPARED:
+        gaps = sorted(one[column] - other[column] for one, other in zip(*drawn, strict=True))
+        found[column] = gaps[_DRAWS // 40] <= 0 <= gaps[-1 - _DRAWS // 40]
+    return found
+
+
+def _columns(values: list[float]) -> dict[str, float]:
+    found = distribution(values)
+    return {column: found[column] for column in _COMPARED}
 
 
 def _of_batches(first: Any, second: Any) -> Iterator[Change]:
@@ -100,5 +126,9 @@ def differences(first: Result, second: Result) -> list[str]:
 
 def table(found: list[Change]) -> Table:
     """The comparison."""
-    rows = [(change.name, number(change.first), number(change.second), f"{change.ratio:.3f}", change.verdict) for change in found]
+    rows = [(change.name, number(change.first), number(change.second), _ratio(change), change.verdict) for change in found]
     return Table("comparison", ("figure", "A", "B", "B ÷ A", "B is"), rows)
+
+
+def _ratio(change: Change) -> str:
+    return "-" if change.ratio is None else f"{change.ratio:.3f}"
