@@ -148,8 +148,10 @@ def test_what_would_make_it_fit(tmp_path: Path) -> None:
     done = run("check", *flags, "--memory", f"{memory / 1e6:.2f}MB", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == 1 and not told["fits"]
-    assert "does not fit" in done.stderr and "it would fit with" in done.stderr and "--quantize int4" in done.stderr
-    assert {each["flags"] for each in told["alternatives"] if each["fits"]} >= {"--quantize int4"}
+    assert (
+        "does not fit" in done.stderr and "it would fit with" in done.stderr and "--dtype bfloat16 --quantize int4" in done.stderr
+    )
+    assert {each["flags"] for each in told["alternatives"] if each["fits"]} >= {"--dtype bfloat16 --quantize int4"}
     assert run("check", *flags, "--memory", "1kB").returncode == 1
 
 

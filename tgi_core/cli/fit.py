@@ -47,6 +47,11 @@ class Planned:
         return sum(item.num_bytes for item in self.capacity.memory if item.name.startswith("weights"))
 
     @property
+    def is_float32(self) -> bool:
+        """Whether the model would run in float32."""
+        return any(item.name == "weights (float32)" for item in self.capacity.memory)
+
+    @property
     def bytes_per_token(self) -> float:
         """Of the KV cache."""
         tokens = sum(group.num_blocks * group.block_size for group in self.capacity.groups)
@@ -178,7 +183,7 @@ def _alternatives(
     plugin: Plugin, directory: Path, settings: Settings, free: int | None, planned: Planned
 ) -> Iterator[Alternative]:
     """Plans with fewer bytes per weight or per token of the cache, smallest changes first."""
-    for changes in _changes(directory, settings):
+    for changes in _changes(directory, settings, planned):
         try:
             other = plan(plugin, directory, replace(settings, **changes), free)
         except StartupError:
@@ -190,9 +195,10 @@ def _alternatives(
             yield Alternative(flags, not other.reason, other.weight_bytes, other.needed_bytes, requests)
 
 
-def _changes(directory: Path, settings: Settings) -> Iterator[dict[str, Any]]:
-    if settings.dtype in ("auto", "float32"):
-        yield {"dtype": "bfloat16"}
+def _changes(directory: Path, settings: Settings, planned: Planned) -> Iterator[dict[str, Any]]:
+    half = {"dtype": "bfloat16"} if planned.is_float32 else {}
+    if half:
+        yield half
     caches = ("int8", "fp8_e4m3fn") if settings.kv_cache_dtype == "auto" else ()
     for cache in caches:
         yield {"kv_cache_dtype": cache}
@@ -200,9 +206,9 @@ def _changes(directory: Path, settings: Settings) -> Iterator[dict[str, Any]]:
     if stored or settings.quantize is not None:
         return
     for kind in ("int8", "fp8", "int4"):
-        yield {"quantize": kind}
+        yield half | {"quantize": kind}
     for cache in caches:
-        yield {"quantize": "int4", "kv_cache_dtype": cache}
+        yield half | {"quantize": "int4", "kv_cache_dtype": cache}
 
 
 def sections(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]]]]:

@@ -36,6 +36,7 @@ class _Watched:
     """A server and what it writes to standard error."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
         self._told, self._url = threading.Event(), ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -40,15 +40,16 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
         raise Unsupported(
             f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
         )
-    model.eval()
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
+    # in bfloat16: without values, some kernels of experts take nothing else
+    probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
     try:
-        call, seen = use_ragged_attention(model)
-        with observed_inputs(model) as inputs:
-            probe_forward(model, call)
+        call, seen = use_ragged_attention(probe.eval())
+        with observed_inputs(probe) as inputs:
+            probe_forward(probe, call)
         return _ragged(model, list(inputs), seen, shape, stored, kit, free_bytes)
     except NotRagged as reason:
-        return _own_cache(model, shape, kit, free_bytes, str(reason))
+        return _own_cache(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
         raise Unsupported(
             f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
