@@ -235,6 +235,8 @@ class _Sender:
     async def by_clients(self, clients: int) -> None:
         """Send each request when one of so many clients has the answer to its previous one."""
 
+        taken = 0
+
         async def client() -> None:
             while taken < len(self._asks):
                 await asyncio.wait([await one()])
@@ -247,7 +249,6 @@ class _Sender:
             self.send(connection)
             return connection.closed
 
-        taken = 0
         self.begin()
         await asyncio.gather(*(client() for _ in range(min(clients, len(self._asks)))))
 

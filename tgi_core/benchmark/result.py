@@ -29,7 +29,7 @@ class Table:
 
     title: str
     heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def document(kind: str, endpoint: Endpoint, options: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def command(
     from tgi_core.cli.chat_loop import Chat, converse
 
     if target is not None and target.startswith("-"):  # what follows -- without a target
-        target, serve_flags = None, (target, *serve_flags)
+        serve_flags, target = (target, *serve_flags), None
     chosen = {name: value for name, value in sampling.items() if value is not None}
     with _server(target, serve_flags) as url:
         client = ChatClient.open(url, model, api_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,9 @@ class ChatClient:
         named = [item.get("id") for item in listed or () if isinstance(item, dict)]
         return cls(target, prefix, model or str(next(iter(named), "model")))
 
-    def stream(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any], times: AnswerTimes) -> Iterator[Piece]:
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any], times: AnswerTimes
+    ) -> Generator[Piece, None, None]:
         """The answer as it comes; filled in `times`. Closing the iterator stops the server's work. Raises ChatError."""
         body = {"model": self.model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}, **sampling}
         connection = connect(self._target, None)

@@ -21,8 +21,8 @@ def show_table(heads: tuple[str, ...], rows: Rows, title: str | None = None) -> 
     from rich.table import Table
 
     table = Table(*heads, title=title, show_header=any(heads), title_justify="left")
-    for line in rows:
-        table.add_row(*map(escape, line))
+    for row in rows:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 
