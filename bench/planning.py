@@ -1,8 +1,8 @@
 """Whether `tgi check` says what a load takes: `python -m bench.planning [--json OUT]`.
 
 Random checkpoints of ten shapes in three dtypes are planned, then loaded in a process of their own and filled: the whole KV cache is
-written, in steps of the greatest size. Memory is the process's anonymous memory above that of a process with a tiny model, and the weights
-that stay in their files.
+written, in steps of the greatest size that score their prompts, which take the most memory. Memory is the process's peak then, above that
+with a tiny model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report.tables import table
-from tgi_core.backend import EMPTY, Capacity, OpenOptions, Request, WarmupPlan
+from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
 from tgi_core.model_files import DEMO
@@ -80,7 +80,7 @@ def planned(model: Path, options: Mapping[str, str]) -> Capacity:
 
 
 def loaded(model: Path, options: Mapping[str, str]) -> tuple[Capacity, int]:
-    """What a load promises, and the memory that it takes once its cache is full, in bytes."""
+    """What a load promises, and the most memory that it takes until its cache is full, in bytes."""
     before = _used_by(DEMO, {"dtype": "float32"}, WarmupPlan(max_rows=1, max_row_tokens=16))[1]
     capacity, after = _used_by(model, options, PLAN)
     return capacity, after - before
@@ -89,9 +89,10 @@ def loaded(model: Path, options: Mapping[str, str]) -> tuple[Capacity, int]:
 def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple[Capacity, int]:
     session = Session(find("cpu").open(OpenOptions(str(model), **options), _quiet), "cpu")
     capacity = session.warmup(plan, _quiet)
-    _fill(session, capacity)
     gc.collect()
-    used = _anonymous() + _mapped(model)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+    _fill(session, capacity)
+    used = _kilobytes("VmHWM:") * 1024
     session.close()
     del session
     gc.collect()
@@ -100,7 +101,7 @@ def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple
 
 def _fill(session: Session, capacity: Capacity) -> None:
     """Write the whole cache: rows of the greatest length, a chunk per step, all rows beside each other."""
-    group, handle = capacity.groups[0], None
+    group = capacity.groups[0]
     blocks, vocab = iter(range(1, group.num_blocks + 1)), session.capabilities().vocab_size
     for row in range(min(capacity.max_rows, group.num_blocks * group.block_size // capacity.max_row_tokens)):
         own = tuple(next(blocks) for _ in range(capacity.max_row_tokens // group.block_size))
@@ -108,25 +109,10 @@ def _fill(session: Session, capacity: Capacity) -> None:
         for start in range(0, capacity.max_row_tokens, take):
             tokens = tuple((31 * row + 7 * place) % vocab for place in range(start + take))
             id = 1 + row * (capacity.max_row_tokens // take) + start // take
-            step = session.prefill((Request(id, tokens, len(tokens), start, (own,), take),), EMPTY, ())
+            request = Request(id, tokens, len(tokens), start, (own,), take, want=OutputOptions(prompt_logprobs=True))
+            step = session.prefill((request,), EMPTY, ())
             session.rows(step)
-            handle = step.handle
-            session.clear(handle)
-
-
-def _anonymous() -> int:
-    return _kilobytes("RssAnon:") * 1024
-
-
-def _mapped(model: Path) -> int:
-    """Bytes of the model's files that are mapped and stay in use: an embedding that was not copied."""
-    total, counting = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.partition(" ")[0] and not line.startswith(("Rss", "Size")):
-            counting = str(model) in line
-        elif counting and line.startswith("Rss:"):
-            total += int(line.split()[1]) * 1024
-    return total
+            session.clear(step.handle)
 
 
 def _kilobytes(name: str) -> int:

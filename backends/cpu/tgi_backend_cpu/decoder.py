@@ -228,7 +228,7 @@ class DecoderRunner:
             table.max_positions,
             table.hidden,
             table.intermediate,
-            weights.num_bytes - self.packed.saved_bytes,
+            weights.bytes_beside(self.packed.saved_bytes),
             self.packed.adapters.num_bytes,
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}

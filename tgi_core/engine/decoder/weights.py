@@ -72,10 +72,15 @@ class DecoderWeights:
         return self._stored.quantize
 
     @property
-    def mapped_embedding(self) -> bool:
-        """Whether `embedding` is a view of the file."""
+    def embedding_bytes(self) -> int:
+        """Bytes of the embedding in memory: none if it is a view of the file."""
         stored = self._stored.by_name[f"{self._prefix}embed_tokens.weight"]
-        return stored.format is None and DTYPES[stored.entry.dtype] is self.dtype
+        is_view = stored.format is None and DTYPES[stored.entry.dtype] is self.dtype
+        return 0 if is_view else stored.num_elements * self.dtype.itemsize
+
+    def bytes_beside(self, saved_bytes: int) -> int:
+        """Bytes of weights that linear kernels keep `saved_bytes` smaller, a tied head of their own among them."""
+        return self.num_bytes - saved_bytes + (self.embedding_bytes if self.table.tied else 0)
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file if the dtypes agree."""

@@ -46,9 +46,10 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
     table, dtype = weights.table, weights.dtype
     plan = kit.plan_table(table, dtype)
     linears = Linears(kit.linears(), kit.device)
-    samples, weight_bytes = WeightSamples(linears, dtype, weights.quantize), weights.num_bytes
+    samples, saved = WeightSamples(linears, dtype, weights.quantize), 0
     for stored, inner in weights.linears():
-        weight_bytes += samples.stored_bytes(stored, inner) - stored.num_elements * dtype.itemsize
+        saved += stored.num_elements * dtype.itemsize - samples.stored_bytes(stored, inner)
+    weight_bytes = weights.bytes_beside(saved) if plan.maps_embedding else weights.num_bytes - saved
     shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
     planned = PlannedKit.of(kit, free_bytes, _taken(weights, plan, weight_bytes))
     layers, kernels = [layer.shape for layer in attention_layers(table)], (*plan.kernels, *linears.kernels())
@@ -56,9 +57,7 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
 
 
 def _taken(weights: DecoderWeights, plan: TablePlan, weight_bytes: int) -> int:
-    """Bytes that weights take beside their files. A tied head that is packed leaves the embedding as it is."""
-    if not plan.maps_embedding:
+    """Bytes of the weights but for those that stay in their files."""
+    if not plan.maps_embedding or weights.table.tied or weights.embedding_bytes:
         return weight_bytes
-    embedding = weights.table.vocab_size * weights.table.hidden * weights.dtype.itemsize
-    in_memory = 0 if weights.mapped_embedding else embedding
-    return weight_bytes + (in_memory if weights.table.tied else in_memory - embedding)
+    return weight_bytes - weights.table.vocab_size * weights.table.hidden * weights.dtype.itemsize
