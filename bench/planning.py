@@ -8,6 +8,7 @@ with a tiny model.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -90,6 +91,7 @@ def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple
     session = Session(find("cpu").open(OpenOptions(str(model), **options), _quiet), "cpu")
     capacity = session.warmup(plan, _quiet)
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
     _fill(session, capacity)
     used = _kilobytes("VmHWM:") * 1024
