@@ -59,6 +59,17 @@ class Terminal:
         self._at = found + len(text)
         return self._plain()[start:found]
 
+    def press(self, key: str, text: str) -> None:
+        """Press a key, again every second, until a text is shown: readline overlooks a signal in the moment before it waits for input."""
+        for _ in range(60):
+            self.type(key)
+            end = time.monotonic() + 1.0
+            while self._plain().find(text, self._at) < 0 and self._read(end):
+                pass
+            if self._plain().find(text, self._at) >= 0:
+                break
+        self.until(text, 0.0)
+
     def end(self, seconds: float = 60.0) -> int:
         """Wait for the end of the program; its exit status."""
         while self._read(time.monotonic() + seconds):

@@ -106,8 +106,7 @@ def test_ctrl_c_stops_the_answer_only() -> None:
 
     with openai_server(answer) as server, Terminal("chat", server.url) as terminal:
         terminal.until("> ")
-        terminal.type("\x03")
-        terminal.until("Ctrl-D or /exit ends the program")
+        terminal.press("\x03", "Ctrl-D or /exit ends the program")
         terminal.until("> ")
         terminal.type("tell me\n")
         terminal.until("It was so")
