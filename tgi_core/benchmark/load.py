@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from statistics import quantiles
+from typing import Any
 
 from tgi_core.benchmark.generator import Ask, Load, Outcome, Progress
 from tgi_core.benchmark.target import Target
@@ -69,10 +70,9 @@ def _followed(child: subprocess.Popen[str], plan: str, show: Callable[[Progress]
     return None
 
 
-def _load(found: dict[str, object]) -> Load:
-    outcomes = found.pop("outcomes")
-    lists = [item | {"events": tuple(item["events"]), "last": tuple(item["last"])} for item in outcomes]  # type: ignore[attr-defined]
-    return Load(tuple(Outcome(**item) for item in lists), **found)  # type: ignore[arg-type]
+def _load(found: dict[str, Any]) -> Load:
+    outcomes = (item | {"events": tuple(item["events"]), "last": tuple(item["last"])} for item in found["outcomes"])
+    return Load(tuple(Outcome(**item) for item in outcomes), found["seconds"], found["client_share"])
 
 
 def tokens(load: Load, count: Count, wanted: int | None) -> int:
