@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.scheduling import cost, ours, tgi, trace
 from bench.scheduling.device import Roofline, Served
-from bench.scheduling.trace import Arrival
+from tgi_core.benchmark.trace import Arrival, read_trace
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
 
@@ -135,7 +135,7 @@ def main() -> None:
     arrivals = (
         trace.make(arguments.requests, arguments.seed)
         if arguments.trace is None
-        else trace.read(arguments.trace, arguments.requests)
+        else read_trace(arguments.trace, arguments.requests)
     )
     roofline, tokenizer = Roofline(), Tokenizer.load(DEMO)
     policies: dict[str, Policy] = {

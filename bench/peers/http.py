@@ -15,10 +15,10 @@ from typing import Any
 
 from bench.peers.offline import NEW, PROMPT, SETTLE_S, Save
 from bench.peers.venvs import HOME, LLAMA_SERVER, PEERS
-from bench.random_model import prompt
-from bench.serving.load import Count, LoadError, first_tokens, offer, openai_count, percentile, tgi_count, tokens
 from bench.serving.server import Server, ServerError, tgi_command
-from bench.serving.stream import Ask
+from tgi_core.benchmark.generator import Ask
+from tgi_core.benchmark.load import Count, LoadError, first_tokens, loopback, offer, openai_count, percentile, tgi_count, tokens
+from tgi_core.benchmark.prompts import prompt
 
 START_S = 600
 MAX_CLIENTS = 32
@@ -124,7 +124,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
                 for name in list(running):
                     time.sleep(SETTLE_S)
                     try:
-                        row = _round(running[name], SERVERS[name], model, f"{turn} {count}", count, new)
+                        row = measure_round(running[name], SERVERS[name], model, f"{turn} {count}", count, new)
                     except LoadError as error:
                         result["failed"][name] = f"{count} clients: {error}"
                         del running[name]
@@ -149,12 +149,13 @@ def first_answer(server: Server, served: Served, model: Path) -> dict[str, float
     return {"healthy_s": healthy, "first_token_s": time.perf_counter() - server.started}
 
 
-def _round(server: Server, served: Served, model: Path, seed: str, clients: int, new: int) -> dict[str, float]:
+def measure_round(server: Server, served: Served, model: Path, seed: str, clients: int, new: int) -> dict[str, float]:
+    """One request of each client, all at once. Raises LoadError."""
     asks = []
     for client in range(clients):
         ids, text = prompt(f"{seed} {client}", PROMPT)
         asks.append(Ask(0.0, served.path, json.dumps(served.body(model, ids, text, new))))
-    load = offer(server.port, asks)
+    load = offer(loopback(server.port), asks)
     made = tokens(load, served.count, new)
     waits = first_tokens(load.outcomes)
     return {

@@ -13,7 +13,7 @@ from bench.neighbour import neighbour
 from bench.peers.child import EngineError, EngineProcess, check
 from bench.peers.engines.protocol import Plan
 from bench.peers.venvs import Peer
-from bench.random_model import prompt
+from tgi_core.benchmark.prompts import prompt
 
 PROMPT, NEW = 128, 64
 SETTLE_S = 0.3

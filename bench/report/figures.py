@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from tgi_core.benchmark.result import number
+
 Rows = Iterable[Mapping[str, Any]]
 
 
@@ -28,13 +30,6 @@ def figure(rows: Rows, name: str) -> Figure:
     if not values:
         raise ValueError(f"no measurements of {name}")
     return Figure(median(values), min(values), max(values))
-
-
-def number(value: float) -> str:
-    """Format with three significant digits, or all digits before the decimal point."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def ratio(rows: Rows, name: str, ours: Rows) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.scheduling.trace import Arrival
+from tgi_core.benchmark.trace import Arrival
 from tgi_core.scheduler.prefill_budget import padded_size
 
 

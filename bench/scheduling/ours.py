@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from bench.scheduling.device import Roofline, Served
-from bench.scheduling.trace import Arrival
 from tgi_core.backend import OutputOptions, Sampling, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
+from tgi_core.benchmark.trace import Arrival
 from tgi_core.engine.static.buckets import BucketRules, Buckets
 from tgi_core.engine.static.splitting import blocks_of, split
 from tgi_core.scheduler import GenerationRequest, Scheduler

@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from bench.scheduling.device import Roofline, Served
-from bench.scheduling.trace import LONGEST_ANSWER, Arrival
+from bench.scheduling.trace import LONGEST_ANSWER
+from tgi_core.benchmark.trace import Arrival
 
 
 @dataclass(slots=True)

@@ -1,35 +1,14 @@
-"""Request traces: from a file, or synthetic with the statistics of a public trace."""
+"""Synthetic request traces with the statistics of a public trace."""
 
 from __future__ import annotations
 
-import csv
 import random
-from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
+from dataclasses import replace
+
+from tgi_core.benchmark.trace import Arrival
 
 LONGEST_PROMPT, LONGEST_ANSWER = 14_050, 1_000
 """Maximum of the public trace, also applied to the synthetic one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request: arrival time in seconds, prompt tokens, and answer tokens."""
-
-    at: float
-    prompt: int
-    answer: int
-
-
-def read(path: Path, count: int) -> list[Arrival]:
-    """Read the first requests of a file with the columns TIMESTAMP, ContextTokens, GeneratedTokens."""
-    with path.open(newline="") as file:
-        rows = [row for row, _ in zip(csv.DictReader(file), range(count), strict=False)]
-    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]) for row in rows]
-    return [
-        Arrival((time - times[0]).total_seconds(), int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"])))
-        for time, row in zip(times, rows, strict=True)
-    ]
 
 
 def make(count: int, seed: int) -> list[Arrival]:

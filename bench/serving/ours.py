@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 
 from bench.front.runs import Run, RunSelection, runs
-from bench.random_model import prompt
-from bench.serving.load import LoadError, first_tokens, gaps, offer, percentile, tgi_count, tokens
 from bench.serving.server import Server, tgi_command
-from bench.serving.stream import Ask, Outcome
 from bench.shapes import SHAPES
+from tgi_core.benchmark.generator import Ask, Outcome
+from tgi_core.benchmark.load import LoadError, first_tokens, gaps, loopback, offer, percentile, tgi_count, tokens
+from tgi_core.benchmark.prompts import prompt
 
 PATH = "/generate_stream"
 STREAMS = (64, 256)
@@ -81,9 +81,9 @@ def _beside(port: int, name: str, times: Sequence[float]) -> tuple[list[Outcome]
     """Outcomes of the background streams and of requests sent at the given times. Raises LoadError."""
     steady = [_ask(f"steady {name} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
     coming = [_ask(f"new {name} {row}", PROMPT, ARRIVING_TOKENS, at=at, group="new") for row, at in enumerate(times)]
-    outcomes = offer(port, [*steady, *coming]).outcomes
+    outcomes = offer(loopback(port), [*steady, *coming]).outcomes
     if bad := [outcome for outcome in outcomes if outcome.status != 200]:
-        raise LoadError(f"status {bad[0].status}: {bad[0].last}")
+        raise LoadError(f"status {bad[0].status}: {bad[0].error}")
     return [item for item in outcomes if item.group == "steady"], [item for item in outcomes if item.group == "new"]
 
 
@@ -103,8 +103,8 @@ def start_and_memory(model: Path, rounds: int) -> dict[str, Any]:
         with _server(model, "cpu", "--kv-cache-tokens", str(CACHE_TOKENS)) as server:
             healthy = server.wait_ready(300)
             asked = time.perf_counter() - server.started
-            [first] = first_tokens(offer(server.port, [_ask(f"first {turn}", PROMPT, 1)]).outcomes)
-            tokens(offer(server.port, [_ask(f"more {turn} {row}", PROMPT, 64) for row in range(32)]), tgi_count, 64)
+            [first] = first_tokens(offer(loopback(server.port), [_ask(f"first {turn}", PROMPT, 1)]).outcomes)
+            tokens(offer(loopback(server.port), [_ask(f"more {turn} {row}", PROMPT, 64) for row in range(32)]), tgi_count, 64)
             resident = server.resident()
         row = {
             "round": turn,

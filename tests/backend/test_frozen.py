@@ -46,6 +46,7 @@ DIGESTS = {
     (1, 3): "fb1716c394c5e213ce3a0705a306fd5c88d5f9346da6f8f4d6d721051467412f",
     (1, 4): "5ff4dbb29eb2e49a5ea24da78ab1ba7741fb903674d27f305b6758a12b13d7dc",
     (1, 5): "fb6ca7671b8a2d20616f3d705ec669c8e6625a96234be8aff192569bfc990777",
+    (1, 6): "d7c0b7c92867d21f14a7f8b6341fe73bf4cb70263118fff1ccc2410b511ac1f4",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -72,6 +73,8 @@ if API_VERSION >= (1, 4):
     test_1_4_keeps_the_contract = conformance((1, 4))
 if API_VERSION >= (1, 5):
     test_1_5_keeps_the_contract = conformance((1, 5))
+if API_VERSION >= (1, 6):
+    test_1_6_keeps_the_contract = conformance((1, 6))
 
 
 def test_every_released_minor_has_one() -> None:

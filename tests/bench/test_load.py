@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 from tokenizers import Tokenizer
 
-from bench.random_model import prompt, write_tokenizer
+from bench.random_model import write_tokenizer
 from bench.serving import drafts
-from bench.serving.load import LoadError, first_tokens, gaps, offer, openai_count, percentile, tgi_count, tokens
-from bench.serving.stream import Ask, Outcome, read
 from tests.serve.process import served
+from tgi_core.benchmark.generator import Ask, Outcome, read
+from tgi_core.benchmark.load import LoadError, first_tokens, gaps, loopback, offer, openai_count, percentile, tgi_count, tokens
+from tgi_core.benchmark.prompts import prompt
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def ask(route: str, **body: object) -> Ask:
 
 def test_streams_are_read_and_counted(port: int) -> None:
     """Each token of /generate_stream is an event with a time, in order, and as many come as were asked for."""
-    load = offer(port, [ask("/generate_stream", inputs="once", parameters={"max_new_tokens": 4, "details": True})] * 3)
+    load = offer(loopback(port), [ask("/generate_stream", inputs="once", parameters={"max_new_tokens": 4, "details": True})] * 3)
     assert tokens(load, tgi_count, None) == sum(len(outcome.events) for outcome in load.outcomes)
     assert all(outcome.events == tuple(sorted(outcome.events)) for outcome in load.outcomes)
     assert len(first_tokens(load.outcomes)) == 3 and all(gap >= 0 for gap in gaps(load.outcomes))
@@ -39,19 +40,21 @@ def test_streams_are_read_and_counted(port: int) -> None:
 
 def test_usage_is_counted(port: int) -> None:
     """OpenAI's stream tells the tokens in its last chunk."""
-    load = offer(port, [ask("/v1/completions", prompt="once", max_tokens=4, stream=True, stream_options={"include_usage": True})])
+    load = offer(
+        loopback(port), [ask("/v1/completions", prompt="once", max_tokens=4, stream=True, stream_options={"include_usage": True})]
+    )
     assert 1 <= tokens(load, openai_count, None) <= 4
 
 
 def test_other_counts_are_refused(port: int) -> None:
     """Fewer tokens than were asked for, an error in the stream, or another status than 200 make no figure."""
-    load = offer(port, [ask("/generate_stream", inputs="once", parameters={"max_new_tokens": 2, "details": True})])
+    load = offer(loopback(port), [ask("/generate_stream", inputs="once", parameters={"max_new_tokens": 2, "details": True})])
     with pytest.raises(LoadError, match="9 were asked for"):
         tokens(load, tgi_count, 9)
     with pytest.raises(LoadError, match=r"0 events: .*cannot be empty"):
-        tokens(offer(port, [ask("/generate_stream", inputs="", parameters={"max_new_tokens": 2})]), tgi_count, None)
+        tokens(offer(loopback(port), [ask("/generate_stream", inputs="", parameters={"max_new_tokens": 2})]), tgi_count, None)
     with pytest.raises(LoadError, match="status 404"):
-        tokens(offer(port, [ask("/nowhere")]), tgi_count, None)
+        tokens(offer(loopback(port), [ask("/nowhere")]), tgi_count, None)
 
 
 def test_events_across_pieces() -> None:

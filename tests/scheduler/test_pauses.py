@@ -8,6 +8,7 @@ import pytest
 
 from bench.scheduling import ours, trace
 from bench.scheduling.device import Roofline
+from tgi_core.benchmark.trace import Arrival
 from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.tokenizer import Tokenizer
 
@@ -18,7 +19,7 @@ SLOW = Roofline(launch=1e-3, weights=30e-3, token=0.7e-3, context=0.0)
 def test_prompts_do_not_stop_the_others(demo_tokenizer: Tokenizer) -> None:
     """On a slow device, with new prompts all the time, hardly a gap between two tokens is more than twice the usual one."""
     run = ours.Simulation(SLOW, demo_tokenizer)
-    run.run([trace.Arrival(0.6 * number, 100 + 37 * number % 400, 60) for number in range(100)])
+    run.run([Arrival(0.6 * number, 100 + 37 * number % 400, 60) for number in range(100)])
     gaps = quantiles(run.gaps, n=100)
     assert gaps[98] <= 2 * gaps[49]
 
@@ -34,7 +35,7 @@ def test_a_long_queue_is_worked_off(demo_tokenizer: Tokenizer) -> None:
 def test_a_crowd_goes_first(demo_tokenizer: Tokenizer) -> None:
     """Of many requests at once nobody waits for the answers of those that a first step had room for."""
     roofline = Roofline(launch=1e-3, weights=8e-3, token=0.3e-3, context=0.0)
-    crowd = [trace.Arrival(at, 128, 64) for at in (0.0, 10.0) for _ in range(32)]  # the first shows what steps cost
+    crowd = [Arrival(at, 128, 64) for at in (0.0, 10.0) for _ in range(32)]  # the first shows what steps cost
     served = ours.Simulation(roofline, demo_tokenizer).run(crowd)
     assert max(item.first for item in served) <= 10.0 + 1.1 * 32 * 128 * roofline.token
 

@@ -16,7 +16,7 @@ from typing import Any
 import pluggy
 
 from tgi_core.backend.callbacks import Progress
-from tgi_core.backend.errors import BackendError
+from tgi_core.backend.errors import BackendError, Unsupported
 from tgi_core.backend.spec import PROJECT, PluginSpec
 from tgi_core.backend.types import API_VERSION, Manifest, OpenOptions, Probe, ProbeStatus
 from tgi_core.errors import StartupError
@@ -59,6 +59,12 @@ class Plugin:
     def open(self, options: OpenOptions, progress: Progress) -> object:
         """Open the plugin's session for one rank."""
         return self.hooks.backend_open(options=options, progress=progress)
+
+    def plan(self, options: OpenOptions, progress: Progress, free_bytes: int | None) -> object:
+        """A session without weights, for its limits. Raises Unsupported if the plugin makes none."""
+        if not self.hooks.backend_plan.get_hookimpls():
+            raise Unsupported("this backend plans no model before it is loaded")
+        return self.hooks.backend_plan(options=options, progress=progress, free_bytes=free_bytes)
 
 
 def installed() -> tuple[EntryPoint, ...]:

@@ -50,6 +50,12 @@ class PluginSpec(Protocol):
     def backend_open(self, options: OpenOptions, progress: Progress) -> object:
         """Load the model on this rank and return the session. Raises InvalidModel, DeviceBusy, OutOfMemory, Unsupported."""
 
+    @hookspec(firstresult=True)
+    def backend_plan(self, options: OpenOptions, progress: Progress, free_bytes: int | None) -> object:
+        """Optional, since 1.6: choose as `backend_open` would, from the model's config and the headers of its weights, and return a session
+        without weights. Its `capabilities`, `warmup` and `close` are those that the real one is expected to have; nothing else is called.
+        `free_bytes` is the memory for weights and cache; None means what is free now. Raises InvalidModel, Unsupported."""
+
 
 class SessionSpec(Protocol):
     """Hooks of a session object. Verbs are called serially from one thread, off the event loop, and take effect in call order.

@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 5)
+API_VERSION = (1, 6)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0

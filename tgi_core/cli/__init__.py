@@ -21,6 +21,9 @@ from tgi_core.errors import StartupError
 
 _COMMANDS = {
     "backends": "List the installed backends and the devices they detect.",
+    "bench": "Measure a server of TGI's or OpenAI's API, and compare results.",
+    "chat": "Chat with a server or a model in the terminal.",
+    "check": "Say whether a model fits and how it would run, before it is loaded.",
     "completion": "Print a shell completion script.",
     "config": "Show the settings and their origins.",
     "download-weights": "Download a model from the Hugging Face Hub into the cache.",

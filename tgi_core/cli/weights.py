@@ -42,22 +42,33 @@ def fetch_models(model: str, settings: Settings, show: Progress, weights: bool =
     return found, replace(settings, draft_model=str(directory.absolute()) if weights else None)
 
 
+def fetch_model_headers(model: str, settings: Settings, show: Progress) -> Path:
+    """As `fetch_model`, for what is in the headers of the weights: their values may be missing. Raises StartupError."""
+    from tgi_core.hub.headers import fetch_headers
+
+    with _ended_by_interrupt():
+        directory = fetch_headers(_source(model, settings), show)
+    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor)
+
+
 def fetch_model(model: str, settings: Settings, show: Progress, weights: bool = True) -> Path:
     """Return the model's directory, downloading if needed, with the RoPE scaling of the settings. A router needs no weights. Raises
     StartupError."""
-    source = Source(
+    with _ended_by_interrupt():
+        directory = fetch(replace(_source(model, settings), only_small=not weights), show)
+    if not weights or is_speculator(read_optional_json(directory / "config.json")):
+        return directory
+    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor)
+
+
+def _source(model: str, settings: Settings) -> Source:
+    return Source(
         model,
         settings.revision,
         cache=_path(settings.huggingface_hub_cache),
         weights=_path(settings.weights_cache_override),
         auto_convert=settings.auto_convert,
-        only_small=not weights,
     )
-    with _ended_by_interrupt():
-        directory = fetch(source, show)
-    if not weights or is_speculator(read_optional_json(directory / "config.json")):
-        return directory
-    return with_rope_scaling(directory, settings.rope_scaling, settings.rope_factor)
 
 
 def fetch_adapters(settings: Settings, show: Progress) -> tuple[Adapter, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
-from tgi_core.backend import Kernel, Progress
+from tgi_core.backend import Feature, Kernel, Progress
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
+from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.lora.layers import LoraKernel
@@ -69,6 +71,29 @@ class DeviceKit(Protocol):
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
         """A runner of a decoder's table, with its weights and adapters. Raises UnsupportedFamily for sizes or adapters that its kernels do
         not support."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """How a device would run a decoder's table, as far as it is known before weights are loaded.
+
+    `spare_blocks` are blocks of the cache beside those of rows; `maps_embedding` says that the embedding stays in its file if that has the
+    model's dtype.
+    """
+
+    kernels: tuple[Kernel, ...]
+    features: frozenset[Feature]
+    block_sizes: tuple[int, ...]
+    spare_blocks: int
+    maps_embedding: bool = False
+
+
+@runtime_checkable
+class PlansTables(Protocol):
+    """A device kit that says how it would run a table."""
+
+    def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
+        """See `TablePlan`. Raises UnsupportedFamily."""
 
 
 def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:

@@ -117,7 +117,7 @@ class HFCacheRunner:
         agree: Agree = int,
         reason: str = "",
     ) -> None:
-        self.kernels = (Kernel("attention", "the model's own, row by row", reason),)
+        self.kernels: tuple[Kernel, ...] = (Kernel("attention", "the model's own, row by row", reason),)
         self._model, self._kit, self._adapters, self.agree = HFCacheModel(model), kit, adapters, agree
         if not agree(int(self._model.head is not None)):
             self._model.head = None

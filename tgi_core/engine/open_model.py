@@ -76,7 +76,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     group, kernels = options.group, (*kit.choices(), step)
     if options.adapters and group.world != 1:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
-    source, adapters = _modules(options, kit), tuple(map(open_adapter, options.adapters))
+    source, adapters = model_source(options, kit), tuple(map(open_adapter, options.adapters))
     if group.world == 1:
         runner, shape = select_runner(source, kit, progress, adapters)
         return _session(runner, shape, kit, options, kernels, progress)
@@ -89,7 +89,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     return RankSession(runner, shape, options.masks, collectives, kernels)
 
 
-def _modules(options: OpenOptions, kit: DeviceKit) -> ModelSource:
+def model_source(options: OpenOptions, kit: DeviceKit) -> ModelSource:
     """The model as transformers' modules. Raises InvalidModel, Unsupported."""
     from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
 
@@ -149,7 +149,7 @@ def _draft_runner(options: OpenOptions, kit: DeviceKit, progress: Progress) -> R
         from tgi_core.engine.runner_selection import select_runner
 
         _log.info("the draft model runs through transformers' modules: %s", reason)
-        return select_runner(_modules(options, kit), kit, progress)[0]
+        return select_runner(model_source(options, kit), kit, progress)[0]
 
 
 NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
@@ -167,20 +167,8 @@ def load_table(
 ) -> tuple[TableRunner, Callable[[], None]]:
     """A step over the model's table, and what checks it against plain torch: both raise UnsupportedFamily with the reason. Raises
     Unsupported."""
-    if reason := kit.table_refusal():
-        raise UnsupportedFamily(reason)
-    directory = Path(options.model)
-    try:
-        config = read_json(directory / "config.json")
-    except StartupError as error:
-        raise UnsupportedFamily(str(error)) from error
-    table = read_table(config)
-    dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
-    adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
-    try:
-        weights = DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
-    except InvalidModel as error:
-        raise UnsupportedFamily(str(error)) from error
+    weights = table_weights(options, kit)
+    table = weights.table
     runner, expected = make(weights, progress), _expected(weights)
     weights.forget()
 
@@ -192,6 +180,24 @@ def load_table(
         _log.info("%s runs from its table", table.model_type)
 
     return runner, check
+
+
+def table_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
+    """A model's table and its weights, of which only headers are read. Raises UnsupportedFamily with the reason, Unsupported."""
+    if reason := kit.table_refusal():
+        raise UnsupportedFamily(reason)
+    directory = Path(options.model)
+    try:
+        config = read_json(directory / "config.json")
+    except StartupError as error:
+        raise UnsupportedFamily(str(error)) from error
+    table = read_table(config)
+    dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
+    adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
+    try:
+        return DecoderWeights(table, open_weights(directory, options.quantize), dtype, adapters)
+    except InvalidModel as error:
+        raise UnsupportedFamily(str(error)) from error
 
 
 def _expected(weights: DecoderWeights) -> Expected:

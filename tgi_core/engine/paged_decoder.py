@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
@@ -38,21 +39,13 @@ class PagedDecoderRunner(PagedRunner):
             raise UnsupportedFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
         layers = attention_layers(table)
-        self.operators, why = _choose("operators", operators, lambda choice: _operators_refusal(choice, table, dtype, kit))
-        provider, why_attention = _choose(
-            "attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit)
-        )
+        self.operators, provider, kernels = choose_parts(table, dtype, kit, operators)
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
-        self.kernels = (
-            Kernel("step", "table", f"fused decoder for {table.model_type}"),
-            Kernel("operators", self.operators.name, why),
-            Kernel("attention", provider.name, why_attention),
-            *linears.kernels(),
-        )
+        self.kernels = (*kernels, *linears.kernels())
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Hidden states [kept, hidden] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
@@ -64,6 +57,24 @@ class PagedDecoderRunner(PagedRunner):
 
     def _decoder_forward(self) -> DecoderForward[StepMetadata]:
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
+
+
+def choose_parts(
+    table: DecoderTable, dtype: torch.dtype, kit: DeviceKit, operators: Sequence[Operators]
+) -> tuple[Operators, AttentionProvider, tuple[Kernel, ...]]:
+    """The first of `operators` and of the kit's attention providers that support a table, and what was chosen. Raises UnsupportedFamily."""
+    layers = attention_layers(table)
+    chosen, why = _choose("operators", operators, lambda choice: _operators_refusal(choice, table, dtype, kit))
+    provider, why_attention = _choose("attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit))
+    return (
+        chosen,
+        provider,
+        (
+            Kernel("step", "table", f"fused decoder for {table.model_type}"),
+            Kernel("operators", chosen.name, why),
+            Kernel("attention", provider.name, why_attention),
+        ),
+    )
 
 
 def _operators_refusal(choice: Operators, table: DecoderTable, dtype: torch.dtype, kit: DeviceKit) -> str:

@@ -28,6 +28,8 @@ class PagedRunner(ABC):
 
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
     kernels: tuple[Kernel, ...] = ()
+    spare_blocks = SPARE_BLOCKS
+    """Blocks of the cache beside those of rows."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class PagedRunner(ABC):
             plan = replace(plan, draft=0)
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = self.cache_block_bytes(block_size)
-        spare = SPARE_BLOCKS * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
+        spare = self.spare_blocks * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
         return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside)
 
     def cache_block_bytes(self, block_size: int) -> int:

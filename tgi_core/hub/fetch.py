@@ -84,11 +84,15 @@ def _from_hub(source: Source, show: Progress) -> Path:
 
     def download(listing: Listing) -> Path:
         directory = remote.download(listing, small_files(listing.sizes), "config", show)
-        return directory if source.only_small else remote.download(listing, _weights(source, listing, directory), "weights", show)
+        return (
+            directory
+            if source.only_small
+            else remote.download(listing, weight_files(source, listing, directory), "weights", show)
+        )
 
     remedy = f"run `tgi download-weights {source.model}` with access to the Hub"
     try:
-        directory = newest(remote, lambda directory: _complete(source, directory), download, remedy)
+        directory = newest(remote, lambda directory: is_complete(source, directory), download, remedy)
     except StartupError as error:
         if "/" in source.model:
             raise
@@ -97,7 +101,7 @@ def _from_hub(source: Source, show: Progress) -> Path:
     return _assembled(source, remote, directory, show)
 
 
-def _complete(source: Source, directory: Path) -> bool:
+def is_complete(source: Source, directory: Path) -> bool:
     """Whether a cached directory has the config and, unless only small files are requested, the weights."""
     if source.only_small:
         return (directory / "config.json").is_file()
@@ -110,7 +114,7 @@ def _elsewhere(source: Source) -> bool:
     return source.weights is not None and has_safetensors(source.weights)
 
 
-def _weights(source: Source, listing: Listing, directory: Path) -> list[str]:
+def weight_files(source: Source, listing: Listing, directory: Path) -> list[str]:
     """Names of the weight files to download. Raises StartupError if there are none that can be served."""
     names = listing.sizes
     if _elsewhere(source):

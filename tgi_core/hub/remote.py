@@ -26,6 +26,10 @@ _CONNECTIONS = 8
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
+Header = dict[str, dict[str, Any]]
+"""Of a safetensors file: dtype, shape and data_offsets by tensor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Files of a repository at a commit: sizes in bytes by file name."""
@@ -89,6 +93,21 @@ class Remote:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return self.folder / "snapshots" / listing.commit
+
+    def header(self, listing: Listing, name: str) -> Header:
+        """Request the header of a safetensors file. Raises StartupError or Unreachable."""
+        from huggingface_hub import HfApi
+
+        try:
+            found = HfApi(token=token(), library_name="tgi-core", library_version=__version__).parse_safetensors_file_metadata(
+                self.model, name, revision=listing.commit
+            )
+        except Exception as error:
+            raise refusal(error, self.model, self.revision, self.kind) from error
+        return {
+            tensor: {"dtype": info.dtype, "shape": list(info.shape), "data_offsets": list(info.data_offsets)}
+            for tensor, info in found.tensors.items()
+        }
 
     def remember(self, listing: Listing) -> None:
         """Record the commit under the revision's name, so that the model can be found offline."""

@@ -43,6 +43,11 @@ def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
     return ""
 
 
+def step_kernel(table: DecoderTable) -> Kernel:
+    """What runs the steps of a table."""
+    return Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step")
+
+
 class PackedDecoder:
     """A table's weights, packed once from the mapped files, and the native structure that points to them."""
 
@@ -223,12 +228,12 @@ class DecoderRunner:
             table.max_positions,
             table.hidden,
             table.intermediate,
-            weights.num_bytes - self.packed.saved_bytes,
+            weights.bytes_beside(self.packed.saved_bytes),
             self.packed.adapters.num_bytes,
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (
-            Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step"),
+            step_kernel(table),
             Kernel("weights", "packed", self.packed.description()),
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())

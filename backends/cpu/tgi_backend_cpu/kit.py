@@ -10,7 +10,7 @@ import torch
 from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.choosing import open_kernels
-from tgi_backend_cpu.decoder import DecoderRunner
+from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel
 from tgi_backend_cpu.kernels import Arena
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
@@ -19,9 +19,10 @@ from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import TableRunner
+from tgi_core.engine.device import TablePlan, TableRunner
 from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
@@ -90,6 +91,14 @@ class CpuKit:
         if self.kernels is None:
             raise UnsupportedFamily(self.table_refusal())
         return DecoderRunner(self.kernels, self, weights, progress)
+
+    def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
+        """What `table_runner` would make. Raises UnsupportedFamily."""
+        if self.kernels is None:
+            raise UnsupportedFamily(self.table_refusal())
+        if reason := refusal(table, dtype):
+            raise UnsupportedFamily(reason)
+        return TablePlan((step_kernel(table),), DecoderRunner.features, DecoderRunner.block_sizes, 0, maps_embedding=True)
 
     def queue(self) -> None:
         """None: a step is done when its call returns."""

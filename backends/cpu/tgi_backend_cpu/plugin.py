@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tgi_backend_cpu import __version__
 from tgi_backend_cpu.limits import cpu_count, cpu_name
@@ -14,13 +15,16 @@ from tgi_core.backend import Manifest, OpenOptions, Probe, ProbeStatus, Progress
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.weights.sizes import check_model
 
+if TYPE_CHECKING:
+    from tgi_backend_cpu.kit import CpuKit
+
 _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 
 
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 5), api_requires=(1, 2), device_kind="cpu")
+    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="cpu")
 
 
 @hookimpl
@@ -38,14 +42,29 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     check_model(Path(options.model))  # finds damaged and absurd models before torch is loaded, which takes seconds
     for adapter in options.adapters:
         open_adapter(adapter)
+    kit = _open_kit(options, progress)
+    from tgi_core.engine.open_model import open_session
+
+    return open_session(options, kit, progress)
+
+
+@hookimpl
+def backend_plan(options: OpenOptions, progress: Progress, free_bytes: int | None) -> object:
+    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported."""
+    check_model(Path(options.model))
+    kit = _open_kit(options, progress)
+    from tgi_core.engine.planning import plan_session
+
+    return plan_session(options, kit, free_bytes)
+
+
+def _open_kit(options: OpenOptions, progress: Progress) -> CpuKit:
     ranks = options.group.local_world
     fault = build_ahead(os.environ, progress)  # before torch is loaded, so that nobody waits without a word
     set_up_openmp(ranks)
     from tgi_backend_cpu.kit import CpuKit
-    from tgi_core.engine.open_model import open_session
 
-    kit = CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks, fault).with_cache(options.cache_dtype)
-    return open_session(options, kit, progress)
+    return CpuKit(thread_count(os.environ, ranks), options.memory_fraction, ranks, fault).with_cache(options.cache_dtype)
 
 
 def set_up_openmp(ranks: int = 1) -> None:

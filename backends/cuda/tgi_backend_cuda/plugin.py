@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tgi_backend_cuda import __version__
 from tgi_backend_cuda.discovery import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
-from tgi_core.engine.accelerator.open_model import open_accelerator
+from tgi_core.engine.accelerator.open_model import open_accelerator, plan_accelerator
 from tgi_core.engine.accelerator.torch_build import torch_build
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def allocator_variable(torch_version: str) -> str:
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 5), api_requires=(1, 2), device_kind="cuda")
+    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="cuda")
 
 
 @hookimpl
@@ -56,10 +56,16 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    return open_accelerator(options, progress, probe(), defaults(os.environ), lambda: _kit(options))
 
-    def kit() -> CudaKit:
-        from tgi_backend_cuda.kit import CudaKit
 
-        return CudaKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
+@hookimpl
+def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
+    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost where there is no device."""
+    return plan_accelerator(options, free_bytes, probe(), defaults(os.environ), lambda: _kit(options))
 
-    return open_accelerator(options, progress, probe(), defaults(os.environ), kit)
+
+def _kit(options: OpenOptions) -> CudaKit:
+    from tgi_backend_cuda.kit import CudaKit
+
+    return CudaKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)

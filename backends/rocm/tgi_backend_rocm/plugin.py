@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tgi_backend_rocm import __version__
 from tgi_backend_rocm.discovery import probe
 from tgi_core.backend import Manifest, OpenOptions, Probe, Progress, hookimpl
-from tgi_core.engine.accelerator.open_model import open_accelerator
+from tgi_core.engine.accelerator.open_model import open_accelerator, plan_accelerator
 
 if TYPE_CHECKING:
     from tgi_backend_rocm.kit import RocmKit
@@ -25,7 +25,7 @@ watchdog of RCCL gives a lost rank's collectives up without ending this process,
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 5), api_requires=(1, 2), device_kind="rocm")
+    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="rocm")
 
 
 @hookimpl
@@ -37,10 +37,16 @@ def backend_probe() -> Probe:
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
     """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    return open_accelerator(options, progress, probe(), DEFAULTS, lambda: _kit(options))
 
-    def kit() -> RocmKit:
-        from tgi_backend_rocm.kit import RocmKit
 
-        return RocmKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)
+@hookimpl
+def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
+    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost where there is no device."""
+    return plan_accelerator(options, free_bytes, probe(), DEFAULTS, lambda: _kit(options))
 
-    return open_accelerator(options, progress, probe(), DEFAULTS, kit)
+
+def _kit(options: OpenOptions) -> RocmKit:
+    from tgi_backend_rocm.kit import RocmKit
+
+    return RocmKit(options.group.local_rank, options.memory_fraction).with_cache(options.cache_dtype)

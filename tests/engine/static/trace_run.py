@@ -16,12 +16,12 @@ from tgi_backend_cpu import plugin
 from tgi_backend_static_cpu.kit import COARSE, StaticCpuKit
 
 from bench.scheduling import trace
-from bench.scheduling.trace import Arrival
 from tests.engine.tiny_models import silent
 from tests.grammar.schemas import json_grammar, regex_grammar
 from tests.scheduler.device import Device, Script, filters, play, request
 from tgi_core.backend import Capacity, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session
+from tgi_core.benchmark.trace import Arrival, read_trace
 from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.session import open_static
 from tgi_core.grammar.compiler import GrammarCompiler
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=300)
     arguments = parser.parse_args()
     count, tokenizer = arguments.requests, Tokenizer.load(DEMO)
-    arrivals = trace.make(count, 0) if arguments.trace is None else trace.read(arguments.trace, count)
+    arrivals = trace.make(count, 0) if arguments.trace is None else read_trace(arguments.trace, count)
     compiler = GrammarCompiler.for_model(DEMO, tokenizer.eos_ids)
     if compiler is None:
         sys.exit("the demo model's tokenizer has no grammars")

@@ -20,13 +20,14 @@ from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import TableRunner
+from tgi_core.engine.device import TablePlan, TableRunner
 from tgi_core.engine.device_queue import DeviceQueue, StepSampler
 from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
-from tgi_core.engine.paged_decoder import PagedDecoderRunner
+from tgi_core.engine.paged_decoder import PagedDecoderRunner, choose_parts
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.selection import attempt
@@ -186,6 +187,11 @@ class AcceleratorKit(ABC):
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
         """A decoder's table with fused kernels where Triton is, with torch's operators elsewhere. Raises UnsupportedFamily."""
         return PagedDecoderRunner(self, weights, self._operators(), progress)
+
+    def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
+        """What `table_runner` would make. Raises UnsupportedFamily."""
+        _, provider, kernels = choose_parts(table, dtype, self, self._operators())
+        return TablePlan(kernels, PagedDecoderRunner.features, provider.block_sizes, PagedDecoderRunner.spare_blocks)
 
     def translated(self, error: Exception) -> BackendError | None:
         """The contract's error for one of the device's own; None for all others."""

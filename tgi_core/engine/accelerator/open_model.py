@@ -21,15 +21,31 @@ def open_accelerator(
 ) -> object:
     """A session on the device that was `found`. `defaults` go into the environment where the operator has set nothing, before `kit`
     loads torch. Raises InvalidModel, Unsupported, OutOfMemory; DeviceLost where there is no device."""
-    check_model(Path(options.model))  # what is damaged or absurd is found before torch is loaded, which takes seconds
-    for adapter in options.adapters:
-        open_adapter(adapter)
-    check_ready(found)
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    _prepare(options, found, defaults)
     from tgi_core.engine.open_model import open_session
 
     session = open_session(options, kit(), progress)
     if options.group.world == 1 and len(found.devices) == 1:  # a second rank would need a device of its own
         session.declare(features=session.capabilities().features - {Feature.TENSOR_PARALLEL})
     return session
+
+
+def plan_accelerator(
+    options: OpenOptions, free_bytes: int | None, found: Probe, defaults: Mapping[str, str], kit: Callable[[], DeviceKit]
+) -> object:
+    """What `open_accelerator` would choose and take; see `backend_plan`. Raises InvalidModel, Unsupported; DeviceLost where there is no
+    device."""
+    _prepare(options, found, defaults)
+    from tgi_core.engine.planning import plan_session
+
+    return plan_session(options, kit(), free_bytes)
+
+
+def _prepare(options: OpenOptions, found: Probe, defaults: Mapping[str, str]) -> None:
+    """Find what is damaged, absurd or absent before torch is loaded, which takes seconds; then set up the environment."""
+    check_model(Path(options.model))
+    for adapter in options.adapters:
+        open_adapter(adapter)
+    check_ready(found)
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from tgi_core.engine.decoder.adapters import TableAdapter
 from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
-from tgi_core.engine.quantization.stored import StoredWeights
+from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.weights.mapped import DTYPES
 
 _PLAIN = ("F32", "F16", "BF16")
 """Dtypes of weights that are not quantized."""
@@ -56,6 +58,29 @@ class DecoderWeights:
     def forget(self) -> None:
         """Drop the files' pages once the weights are packed; an embedding that is a view of a file is read again on access."""
         self._stored.forget()
+
+    def linears(self) -> Iterator[tuple[StoredWeight, bool]]:
+        """The weights of linear layers, and whether each is inside the model, where weights may be quantized at load: the head is not."""
+        embedding, names = f"{self._prefix}embed_tokens.weight", self._linear_names()
+        for name in sorted(names - {embedding, "lm_head.weight"}):
+            yield self._stored.by_name[name], True
+        yield self._stored.by_name[embedding if self.table.tied else "lm_head.weight"], False
+
+    @property
+    def quantize(self) -> str:
+        """What weights inside the model are rounded to, as in OpenOptions."""
+        return self._stored.quantize
+
+    @property
+    def embedding_bytes(self) -> int:
+        """Bytes of the embedding in memory: none if it is a view of the file."""
+        stored = self._stored.by_name[f"{self._prefix}embed_tokens.weight"]
+        is_view = stored.format is None and DTYPES[stored.entry.dtype] is self.dtype
+        return 0 if is_view else stored.num_elements * self.dtype.itemsize
+
+    def bytes_beside(self, saved_bytes: int) -> int:
+        """Bytes of weights that linear kernels keep `saved_bytes` smaller, a tied head of their own among them."""
+        return self.num_bytes - saved_bytes + (self.embedding_bytes if self.table.tied else 0)
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file if the dtypes agree."""

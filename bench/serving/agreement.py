@@ -1,0 +1,101 @@
+"""Whether `tgi bench` finds what this repository's own harness finds: `python -m bench.serving.agreement [--servers ours] [--rounds 5]`.
+
+Both measure the same server in turns, with prompts of the same length: the harness's round of `bench.peers.http`, and `tgi bench batch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.peers.http import SERVERS, START_S, measure_round
+from bench.peers.offline import NEW, PROMPT
+from bench.peers.venvs import HOME
+from bench.random_model import make
+from bench.report.tables import table
+from bench.serving.server import Server
+
+_BODIES = {"llama-server": {"cache_prompt": False}}
+_COLUMNS = {"rate": ("rate", 1.0), "first_p50_s": ("first_p50_ms", 1e-3)}
+"""The harness's columns: name and factor of those of `tgi bench`."""
+
+
+def compare(name: str, model: Path, clients: Sequence[int], rounds: int, new: int) -> list[dict[str, Any]]:
+    """One row per number of clients and round, with the figures of both."""
+    served, rows = SERVERS[name], []
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(served.command(model), HOME / "agreement.log", served.environment))
+        server.wait_ready(START_S)
+        measure_round(server, served, model, "warm", max(clients), new)
+        for turn in range(rounds):
+            for count in clients:
+                harness = measure_round(server, served, model, f"{turn} {count}", count, new)
+                row = {
+                    "server": name,
+                    "clients": count,
+                    "round": turn,
+                    "tgi bench": _tgi_bench(server.port, name, count, turn, new),
+                }
+                rows.append(row | {"harness": {column: harness[column] for column in _COLUMNS}})
+    return rows
+
+
+def _tgi_bench(port: int, name: str, clients: int, turn: int, new: int) -> dict[str, float]:
+    api = "tgi" if SERVERS[name].path == "/generate_stream" else "completions"
+    url, sizes = f"http://127.0.0.1:{port}", ["--prompt-tokens", str(PROMPT), "--output-tokens", str(new)]
+    options = [
+        "--api",
+        api,
+        "--batch",
+        str(clients),
+        "--rounds",
+        "1",
+        "--seed",
+        str(turn),
+        "--body",
+        json.dumps(_BODIES.get(name, {})),
+    ]
+    command = [sys.executable, "-m", "tgi_core", "bench", "batch", url, *sizes, *options, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    [row] = json.loads(done.stdout)["rows"]
+    return {column: factor * row[ours] for column, (ours, factor) in _COLUMNS.items()}
+
+
+def report(rows: Sequence[dict[str, Any]]) -> str:
+    """Medians of both and their ratio, by server and number of clients."""
+
+    def lines() -> Any:
+        for name, count in dict.fromkeys((row["server"], row["clients"]) for row in rows):
+            here = [row for row in rows if (row["server"], row["clients"]) == (name, count)]
+            for column in _COLUMNS:
+                ours, other = (median(row[who][column] for row in here) for who in ("tgi bench", "harness"))
+                yield [name, count, column, f"{ours:.4g}", f"{other:.4g}", f"{ours / other:.3f}"]
+
+    return table(["server", "clients", "figure", "tgi bench", "harness", "ratio"], lines())
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="bench.serving.agreement", description=__doc__)
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=["ours"])
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args()
+    HOME.mkdir(parents=True, exist_ok=True)
+    model = make()
+    rows = [row for name in options.servers for row in compare(name, model, options.clients, options.rounds, NEW)]
+    print(report(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""`tgi check` says before loading what a load then takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+from tests.engine.gguf_files import write_gguf
+from tests.engine.tiny_models import save_tiny, silent
+from tests.hub.conftest import Run
+from tests.hub.fake_hub import FakeHub
+from tests.serve.process import run
+from tgi_core.backend import Capabilities, Capacity, OpenOptions, WarmupPlan
+from tgi_core.backend.registry import find
+from tgi_core.backend.session import Session
+from tgi_core.cli.check import parse_size
+from tgi_core.errors import StartupError
+from tgi_core.hub.headers import write_hollow
+from tgi_core.model_files import DEMO
+
+FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gpt_neox", "mixtral", "mamba")
+"""Types that run from a table, through transformers' modules with a paged cache, and with their own cache."""
+PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=None)
+
+
+def opened(model: Path, loaded: bool, **options: Any) -> tuple[Capabilities, Capacity]:
+    """What a session says that is loaded, or only planned."""
+    plugin, asked = find("cpu"), OpenOptions(str(model), **options)
+    made = plugin.open(asked, silent) if loaded else plugin.plan(asked, silent, None)
+    session = Session(made, "cpu")
+    try:
+        return session.capabilities(), session.warmup(PLAN, silent)
+    finally:
+        session.close()
+
+
+def memory(capacity: Capacity, name: str) -> int:
+    """Bytes of a part."""
+    return sum(item.num_bytes for item in capacity.memory if item.name.startswith(name))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_plan_is_what_a_load_takes(model_type: str, dtype: str, tmp_path: Path) -> None:
+    """The same runner, attention and limits; the cache to the byte, weights within 5 %."""
+    wide = {"vocab_size": 4096} if model_type == "llama" else {}
+    model = save_tiny(model_type, tmp_path / "model", **wide)
+    (planned, expected), (found, capacity) = (opened(model, loaded, dtype=dtype) for loaded in (False, True))
+    for part in ("step", "attention"):
+        assert [kernel.name for kernel in planned.kernels if kernel.part == part] == [
+            kernel.name for kernel in found.kernels if kernel.part == part
+        ]
+    assert (planned.block_sizes, planned.vocab_size, planned.max_positions) == (
+        found.block_sizes,
+        found.vocab_size,
+        found.max_positions,
+    )
+    assert (expected.groups, expected.max_rows, expected.max_row_tokens) == (
+        capacity.groups,
+        capacity.max_rows,
+        capacity.max_row_tokens,
+    )
+    assert memory(expected, "kv cache") == memory(capacity, "kv cache")
+    assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
+    assert memory(expected, "activations") == memory(capacity, "activations")
+
+
+@pytest.mark.parametrize("options", [{"quantize": "int8"}, {"quantize": "int4"}, {"cache_dtype": "int8"}], ids=str)
+def test_smaller_weights_and_caches(options: dict[str, str], tmp_path: Path) -> None:
+    """Weights that are rounded at load, and a cache of eight bits."""
+    model = save_tiny("llama", tmp_path / "model", hidden_size=128, intermediate_size=512)
+    (_, expected), (_, capacity) = (opened(model, loaded, dtype="bfloat16", **options) for loaded in (False, True))
+    assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
+    assert memory(expected, "kv cache") == memory(capacity, "kv cache")
+
+
+def hollow(model: Path, to: Path) -> Path:
+    """A copy of a model whose weights have headers and no values."""
+    shutil.copytree(model, to, ignore=shutil.ignore_patterns("*.safetensors"))
+    at, header = 0, {}
+    for name, value in load_file(model / "model.safetensors").items():
+        size = value.numel() * value.itemsize
+        kind = {"torch.float32": "F32", "torch.bfloat16": "BF16"}[str(value.dtype)]
+        header[name] = {"dtype": kind, "shape": list(value.shape), "data_offsets": [at, at + size]}
+        at += size
+    write_hollow(to / "model.safetensors", header)
+    return to
+
+
+def test_only_headers_are_read(tmp_path: Path) -> None:
+    """Files without values give the same plan."""
+    model = save_tiny("llama", tmp_path / "model")
+    (one, _), (other, _) = (opened(path, False) for path in (model, hollow(model, tmp_path / "hollow")))
+    assert replace(one, kernels=()) == replace(other, kernels=())
+    found = [document(str(path), "--backend", "cpu") for path in (model, tmp_path / "hollow")]
+    assert found[0]["needed_bytes"] == found[1]["needed_bytes"]
+
+
+def document(*arguments: str, status: int = 0) -> dict[str, Any]:
+    """What `tgi check --json` prints."""
+    done = run("check", *arguments, "--json")
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_demo_model() -> None:
+    """A model that fits: its plan, what the cache holds, and the kernels; a table for people."""
+    found = document("--backend", "cpu", "--max-total-tokens", "512")
+    assert found["fits"] and found["reason"] == "" and found["alternatives"] == []
+    assert found["holds"][-1]["tokens"] == found["max_row_tokens"] == 512
+    assert found["needed_bytes"] == sum(item["num_bytes"] for item in found["memory"] if item["name"] != "reserve")
+    assert found["kv_bytes_per_token"] * sum(g["num_blocks"] * g["block_size"] for g in found["groups"]) == pytest.approx(
+        next(item["num_bytes"] for item in found["memory"] if item["name"] == "kv cache")
+    )
+    assert {"kernels", "step", "linear"} <= {kernel["part"] for kernel in found["kernels"]}
+    shown = run("check", "--backend", "cpu").stdout
+    assert "fits" in shown.splitlines()[0] and "KV cache per token" in shown and "fused decoder" in shown
+
+
+def test_what_would_make_it_fit(tmp_path: Path) -> None:
+    """Where the weights do not fit, the reason has sizes, and quantization that makes them fit is named."""
+    config = AutoConfig.for_model("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4, vocab_size=512)
+    model = save_tiny(
+        "llama", tmp_path / "model", **{name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}
+    )
+    flags = (
+        str(model),
+        "--backend",
+        "cpu",
+        "--max-total-tokens",
+        "64",
+        "--max-batch-size",
+        "1",
+        "--max-batch-prefill-tokens",
+        "64",
+    )
+    whole = document(*flags, "--alternatives")
+    smaller = min(whole["alternatives"], key=lambda each: each["needed_bytes"])
+    memory = 1.12 * (smaller["needed_bytes"] + whole["needed_bytes"]) / 2
+    done = run("check", *flags, "--memory", f"{memory / 1e6:.2f}MB", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1 and not told["fits"]
+    assert (
+        "does not fit" in done.stderr and "it would fit with" in done.stderr and "--dtype bfloat16 --quantize int4" in done.stderr
+    )
+    assert {each["flags"] for each in told["alternatives"] if each["fits"]} >= {"--dtype bfloat16 --quantize int4"}
+    assert run("check", *flags, "--memory", "1kB").returncode == 1
+
+
+def test_gguf(tmp_path: Path) -> None:
+    """Of a GGUF file, too, only the header is read."""
+    model = save_tiny("llama", tmp_path / "model", hidden_size=64, vocab_size=512)
+    file, _ = write_gguf(model, tmp_path / "gguf", {r"_proj\.weight": "Q8_0"})
+    found = document(str(file), "--backend", "cpu", "--huggingface-hub-cache", str(tmp_path / "cache"))
+    assert found["fits"] and found["needed_bytes"] > 0
+
+
+def test_a_model_of_the_hub(hub: FakeHub, tgi: Run, demo_files: dict[str, bytes], tmp_path: Path) -> None:
+    """Of a model that is not cached, config and headers are fetched; the weights are not, and a later load fetches them."""
+    hub.add("o/m", demo_files)
+    done = tgi("check", "o/m", "--backend", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    local = json.loads(run("check", str(DEMO), "--backend", "cpu", "--json").stdout)
+    assert json.loads(done.stdout)["needed_bytes"] == local["needed_bytes"]
+    assert not list((tmp_path / "home").glob("hub/models--o--m/snapshots/*/model.safetensors"))
+    fetched = tgi("download-weights", "o/m")
+    assert (Path(fetched.stdout.strip()) / "model.safetensors").read_bytes() == demo_files["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--backend", "reference"), "backend reference: this backend plans no model before it is loaded"),
+        (("--memory", "much"), "--memory much: must be a size such as 24GiB or 80GB"),
+        (("/nowhere/model",), "/nowhere/model"),
+        (("--backend", "cpu", "--num-shard", "2"), "leave --num-shard out"),
+        (("--backend", "cpu", "--kv-cache-dtype", "fp8_e5m2"), "--kv-cache-dtype"),
+    ],
+)
+def test_mistakes_are_named(arguments: tuple[str, ...], reason: str) -> None:
+    """The message says what cannot be planned, and why."""
+    done = run("check", *arguments)
+    assert done.returncode == 1 and reason in done.stderr
+
+
+def test_sizes() -> None:
+    """Units of a thousand and of 1,024."""
+    assert [parse_size(text) for text in ("24GiB", "80 GB", "1.5mib", "7")] == [24 << 30, 80 * 10**9, 3 << 19, 7]
+    with pytest.raises(StartupError, match="--memory -1GB"):
+        parse_size("-1GB")

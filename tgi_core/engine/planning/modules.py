@@ -1,0 +1,113 @@
+"""Plans models that run through transformers' modules, built without weights."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel
+
+from tgi_core.backend import Kernel, OpenOptions, Unsupported
+from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.comparison import MODEL_ERRORS
+from tgi_core.engine.device import DeviceKit, attention_refusal
+from tgi_core.engine.hf_cache import HFCacheRunner
+from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
+from tgi_core.engine.models.build import shape_of
+from tgi_core.engine.models.linear_layers import linear_sizes
+from tgi_core.engine.models.loading import build_empty, is_rounded, tied_groups
+from tgi_core.engine.models.merging import observed_inputs
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.open_model import model_source
+from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
+from tgi_core.engine.planning.samples import WeightSamples
+from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.quantization.stored import StoredWeights, open_weights
+from tgi_core.engine.runner import Runner
+from tgi_core.engine.selection import first_supported
+
+_UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
+
+
+def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -> tuple[Runner, ModelShape]:
+    """The runner that `select_runner` would try first and keep if the model passes its self-check. Raises InvalidModel, Unsupported."""
+    source = model_source(options, kit)
+    stored = open_weights(source.directory, source.quantize)
+    model = build_empty(deepcopy(source.config), source.dtype, stored.most_elements)
+    if model is None:
+        raise Unsupported(
+            f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
+        )
+    shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
+    # in bfloat16: without values, some kernels of experts take nothing else
+    probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
+    try:
+        call, seen = use_ragged_attention(probe.eval())
+        with observed_inputs(probe) as inputs:
+            probe_forward(probe, call)
+        return _ragged(model, list(inputs), seen, shape, stored, kit, free_bytes)
+    except NotRagged as reason:
+        return _own_cache(model.eval(), shape, kit, free_bytes, str(reason))
+    except MODEL_ERRORS as error:
+        raise Unsupported(
+            f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        ) from error
+
+
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of all parameters, tied ones once."""
+    sizes = {name: value.numel() * value.itemsize for name, value in model.named_parameters()}
+    for group in tied_groups(model):
+        for name in sorted(group & sizes.keys())[1:]:
+            sizes.pop(name)
+    return sum(sizes.values())
+
+
+def _ragged(
+    model: PreTrainedModel,
+    names: list[str],
+    seen: ShapeRecorder,
+    shape: ModelShape,
+    stored: StoredWeights,
+    kit: DeviceKit,
+    free_bytes: int | None,
+) -> tuple[Runner, ModelShape]:
+    provider, rejected = first_supported(
+        kit.attention(), lambda provider: attention_refusal(provider, seen.layers, shape.dtype, kit)
+    )
+    if provider is None:
+        raise Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
+    linears = Linears(kit.linears(), kit.device)
+    samples = WeightSamples(linears, shape.dtype, stored.quantize)
+    packed = dense = kept = 0
+    tied = {name for group in tied_groups(model) for name in group}
+    for name in names:
+        layer, weight = model.get_submodule(name), f"{name}.weight"
+        columns, rows = linear_sizes(layer) or (0, 0)
+        found = stored.by_name.get(weight)
+        inner = is_rounded(model, weight)
+        if found is not None and found.format is not None:
+            packed += samples.stored_bytes(found, inner)
+        else:
+            packed += samples.plain_bytes((rows, columns), inner)
+        dense += rows * columns * shape.dtype.itemsize
+        kept += rows * columns * shape.dtype.itemsize if weight in tied else 0
+    shape = replace(shape, weight_bytes=shape.weight_bytes + packed - dense)
+    beside = kept if kit.device.type == "cpu" else 0  # a tied head that is packed leaves the embedding as it is
+    kernels = (Kernel("attention", provider.name, "; ".join(rejected)), *linears.kernels(), _UNCHECKED)
+    planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes + beside)
+    return PlannedRunner(seen.shapes, shape, planned, provider.block_sizes, kernels), shape
+
+
+def _own_cache(
+    model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, free_bytes: int | None, reason: str
+) -> tuple[Runner, ModelShape]:
+    planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes)
+    model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
+    runner = HFCacheRunner(model, shape, planned, Adapters(model, (), torch.float32, kit.device), reason=reason)
+    runner.shape = shape
+    runner.kernels = (*runner.kernels, _UNCHECKED)
+    return runner, shape

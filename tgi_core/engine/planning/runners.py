@@ -1,0 +1,77 @@
+"""Runners and kits of models without weights: they promise limits and run nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from torch import Tensor
+
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
+from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_runner import PagedRunner
+
+
+class PlannedKit:
+    """A kit whose memory is what would be left after the weights."""
+
+    def __init__(self, kit: DeviceKit, free_bytes: int | None) -> None:
+        """`free_bytes` is the memory for weights and cache; None asks the device."""
+        self._kit, self._given = kit, free_bytes
+        self.taken = 0
+        """Bytes that the weights would take."""
+
+    @classmethod
+    def of(cls, kit: DeviceKit, free_bytes: int | None, taken: int = 0) -> DeviceKit:
+        """As a kit."""
+        planned = cls(kit, free_bytes)
+        planned.taken = taken
+        return cast(DeviceKit, planned)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kit, name)
+
+    def free_bytes(self) -> int:
+        """Bytes for the cache."""
+        return max(0, (self._kit.free_bytes() if self._given is None else self._given) - self.taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """What a runner needs of an attention provider to promise limits."""
+
+    block_sizes: tuple[int, ...]
+
+
+class PlannedRunner(PagedRunner):
+    """A runner over a paged cache that has no weights."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        shape: ModelShape,
+        kit: DeviceKit,
+        block_sizes: tuple[int, ...],
+        kernels: tuple[Kernel, ...],
+        features: frozenset[Feature] = PagedRunner.features,
+        spare_blocks: int = PagedRunner.spare_blocks,
+    ) -> None:
+        super().__init__(tuple(layers), shape, kit, cast(AttentionProvider, _Blocks(block_sizes)))
+        self.kernels, self.features, self.spare_blocks = kernels, features, spare_blocks
+
+    def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
+        """Promise limits, and allocate nothing. Raises OutOfMemory."""
+        return self.promise(plan, shares)
+
+    def hidden(self, step: StepMetadata, keep: Tensor | None) -> NoReturn:
+        """There are no weights."""
+        raise RuntimeError("a planned model runs no step")
+
+    def logits(self, hidden: Tensor) -> NoReturn:
+        """There are no weights."""
+        raise RuntimeError("a planned model runs no step")
