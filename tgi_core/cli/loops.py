@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -28,19 +26,16 @@ from tgi_core.telemetry.progress import both, progress
 if TYPE_CHECKING:
     from tgi_router import Generator
 
-_log = logging.getLogger(__name__)
-
-REPLACE_SIGNAL = signal.SIGUSR2
-"""Replaces the shards of all replicas, one after another."""
-
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What serves requests. `ended` waits until it has permanently lost its shards, `abandon` abandons these."""
+    """What serves requests. `ended` waits until it has permanently lost its shards, `abandon` abandons these. `replace_all` replaces
+    several shards one after another, for a reason."""
 
     generator: Generator
     ended: Callable[[], Awaitable[object]]
     abandon: Callable[[], Awaitable[object]]
+    replace_all: Callable[[str], Coroutine[Any, Any, None]] | None = None
 
 
 def start(
@@ -105,8 +100,7 @@ def _start_replicas(
         stack.push_async_callback(_end, asyncio.create_task(replica.loop.run()))
     batches.watch(opened[0].capacity, pool.snapshot)
     export_replicas(registry, pool.snapshot)
-    _replace_on_signal(pool, stack)
-    return Serving(pool, pool.ended, lambda: asyncio.gather(*(shard.abandon() for shard in shards)))
+    return Serving(pool, pool.ended, lambda: asyncio.gather(*(shard.abandon() for shard in shards)), pool.replace_all)
 
 
 def check_alike(opened: Sequence[ReadyShard]) -> None:
@@ -160,25 +154,6 @@ def _supervise(
 
 def _block_size(capacity: Capacity) -> int:
     return min(group.block_size for group in capacity.groups)
-
-
-def _replace_on_signal(pool: ReplicaPool, stack: AsyncExitStack) -> None:
-    """Replace the shards of all replicas on `REPLACE_SIGNAL`, unless that is in progress."""
-    loop, replacing = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-
-    def replace_all() -> None:
-        if not replacing:
-            task = asyncio.create_task(pool.replace_all(f"on {REPLACE_SIGNAL.name}"))
-            replacing.add(task)
-            task.add_done_callback(replacing.discard)
-
-    async def stop() -> None:
-        loop.remove_signal_handler(REPLACE_SIGNAL)
-        for task in list(replacing):
-            task.cancel()
-
-    loop.add_signal_handler(REPLACE_SIGNAL, replace_all)
-    stack.push_async_callback(stop)
 
 
 async def _end(running: asyncio.Task[None]) -> None:

@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from tgi_router import ServedModel
 
 _log = logging.getLogger(__name__)
+
+REPLACE_SIGNAL = signal.SIGUSR2
+"""Replaces the shards of all replicas, one after another."""
 
 _LEAVE_S = 2.0
 """Seconds that an interrupted startup may take to clean up."""
@@ -75,6 +78,8 @@ async def serve(model: str, settings: Settings, addresses: Sequence[str] = ()) -
             _leave(server.stopped_by)
         components = opening.result()
         server.abort = lambda: asyncio.ensure_future(components.serving.abandon())
+        if components.serving.replace_all is not None:
+            stack.enter_context(_replacing_on_signal(components.serving.replace_all))
         settle()
         front.pass_to(components.app)
         server.pass_through(components.app.state.admission)
@@ -93,6 +98,26 @@ async def _either(serving: asyncio.Task[None], ended: asyncio.Future[object]) ->
     either: tuple[asyncio.Future[Any], ...] = (serving, ended)
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
+
+
+@contextmanager
+def _replacing_on_signal(replace_all: Callable[[str], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """On `REPLACE_SIGNAL`, replace the shards of all replicas, unless that is in progress."""
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    def begin() -> None:
+        if not tasks:
+            task = asyncio.create_task(replace_all(f"on {REPLACE_SIGNAL.name}"))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(REPLACE_SIGNAL, begin)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(REPLACE_SIGNAL)
+        for task in tasks:
+            task.cancel()
 
 
 def _leave(stopped_by: int | None) -> None:
