@@ -76,7 +76,12 @@ def _start_replicas(
     lifecycle: Lifecycle,
     stack: AsyncExitStack,
 ) -> Serving:
-    check_alike(opened)
+    try:
+        check_alike(opened)
+    except StartupError:
+        for each in opened:
+            stack.push_async_callback(each.shard.close)
+        raise
     pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle)
     shards: list[SupervisedShard] = []
     for opener, each in zip(openers, opened, strict=True):

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 _COMPARE_EVERY_S = 1.0
 _MOST_ATTEMPTS = 3
 """Replicas that are asked to queue a request before it is refused."""
+_MOST_LOSSES = 1
+"""Lost shards in a row, without a token in between, after which a request no longer moves: it may be the cause."""
 
 
 class ReplicaPool:
@@ -222,7 +224,7 @@ class ReplicaPool:
         """
         moved = 0
         for sequence in list(replica.loop.scheduler.sequences.values()):
-            if sequence.losses <= 1:
+            if sequence.losses <= _MOST_LOSSES:
                 moved += self._move(replica, sequence)
         if moved:
             _log.warning("%d requests of replica %d continue on others", moved, replica.number)
@@ -255,6 +257,8 @@ class ReplicaPool:
         if key is None:
             return
         sequence = other.waiting[key]
+        if sequence.losses > _MOST_LOSSES:
+            return
         choice = self._placement.worth_moving(other.charge(key), replica.number, len(sequence.tokens), sequence.keys)
         if choice is not None:
             self._moving = True  # it ends on the other replica, which must not take another one for it

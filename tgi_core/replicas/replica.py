@@ -44,8 +44,8 @@ class ReplicaLifecycle(Lifecycle):
 
 
 class Replica:
-    """A `Replication` of one scheduler loop, which `attach` sets. `lost_shard` and `changed` are called with this replica: when its shard
-    is lost, and when it serves again or not."""
+    """A `Replication` of one scheduler loop, which `attach` sets. It calls with itself `lost_shard` when its shard is lost, `changed` when
+    it serves again or not, and `relieved` when a request has started or ended."""
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class Replica:
         charge = self._charges.get(key)
         if charge is not None and self.waiting.pop(key, None) is not None:
             self._placement.started(charge)
+            self._relieved(self)
 
     def ended(self, key: int) -> None:
         """It has ended here."""
