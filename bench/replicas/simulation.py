@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(slots=True)
 class Result:
-    """Results of one run. `decision_us`: mean and 99th percentile."""
+    """Results of one run. `decision_us`: CPU time, mean and 99th percentile."""
 
     requests: int = 0
     good: int = 0
@@ -218,10 +218,10 @@ class Simulation:
             heappush(self._events, (at, next(self._ids), (conversation, turn)))
 
     def _place(self, now: float, conversation: Conversation, turn: Turn) -> None:
-        begun = time.perf_counter()
+        begun = time.thread_time()
         choice = self._placement.choose(turn.prompt, turn.keys, turn.answer) or Choice(0, 0)
         charge = self._placement.place(choice, turn.prompt, 1000)
-        self._decisions.append(time.perf_counter() - begun)
+        self._decisions.append(time.thread_time() - begun)
         self.result.requests += 1
         self.result.query_tokens += turn.prompt
         self.result.big_cache_hit_tokens += self._big.find(turn)

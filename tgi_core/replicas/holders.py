@@ -42,10 +42,10 @@ class Holders:
 
         Evicting drops the end of a prefix before its start, so who holds a block holds those before it: a binary search suffices.
         """
-        low, high = 0, len(keys)
+        low, high, bits = 0, len(keys), self._bits
         while low < high:
             middle = (low + high + 1) // 2
-            if self.of(keys[middle - 1]) & among:
+            if bits.get(keys[middle - 1], 0) & among:
                 low = middle
             else:
                 high = middle - 1

@@ -71,7 +71,7 @@ class Placement:
     """Chooses replicas for requests, and keeps account of their work. Replicas are numbered from 0. Single-threaded."""
 
     def __init__(self, block_size: int, holders: Holders | None = None) -> None:
-        self.holders = holders or Holders()
+        self.holders = Holders() if holders is None else holders
         self.answer = _USUAL_ANSWER
         """Moving average of the length of answers."""
         self._block_size = block_size
@@ -108,13 +108,15 @@ class Placement:
     def choose(self, tokens: int, keys: list[bytes], answer: int, barred: int = 0) -> Choice | None:
         """Choose a replica for a request with `tokens` tokens so far, whose full blocks have `keys`, and at most `answer` tokens to
         come. None if all replicas are down or among the bits of `barred`."""
-        chosen, least = None, _NEVER
+        chosen, found, least = -1, 0, _NEVER
         expected = min(float(answer), self.answer)
         for replica, hit in self._candidates(keys, self._up & ~barred):
-            cost = self._cost(self._loads[replica], tokens - hit, expected)
-            if cost < least:
-                chosen, least = Choice(replica, hit), cost
-        return chosen
+            load = self._loads[replica]
+            if load.place + load.slowness * (tokens - hit) < least:
+                cost = self._cost(load, tokens - hit, expected)
+                if cost < least:
+                    chosen, found, least = replica, hit, cost
+        return None if chosen < 0 else Choice(chosen, found)
 
     def place(self, choice: Choice, tokens: int, answer: int) -> Charge:
         """Charge a replica for the request that it was chosen for."""

@@ -167,7 +167,6 @@ class ReplicaPool:
         If a shard does not come back, those that follow stay as they are."""
         for replica in self.replicas:
             await self._another_serves(replica)
-            _log.info("replica %d is replaced: %s", replica.number, reason)
             replica.loop.replace_shard(reason)
             await replica.up.wait()
 
@@ -267,6 +266,8 @@ class ReplicaPool:
 
     def _changed(self, replica: Replica) -> None:
         """Note that a replica serves again or not, and tell the server."""
+        if replica.serves != replica.up.is_set():
+            _log.warning("replica %d: %s", replica.number, "serves again" if replica.serves else "does not serve")
         self._placement.set_up(replica.number, replica.serves)
         (replica.up.set if replica.serves else replica.up.clear)()
         self._tell_lifecycle(replica)

@@ -219,7 +219,10 @@ class SchedulerLoop:
         reason = str(error)
         if self._supervisor is None:
             raise ShardGone(reason) from error
-        _log.log(logging.WARNING if isinstance(error, Replaced) else logging.ERROR, "the shard is lost: %s", reason)
+        if isinstance(error, Replaced):
+            _log.warning("the shard is replaced: %s", reason)
+        else:
+            _log.error("the shard is lost: %s", reason)
         self._report_loss(error)
         if not self._continues and not isinstance(error, Replaced):
             self._deliver_all(self.scheduler.fail_all(GenerationFailed(reason)))
