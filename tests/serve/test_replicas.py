@@ -22,6 +22,8 @@ from tests.soak.replicas import REPLICAS, disturb, kill_one_after_another, repla
 from tests.waiting import wait_until
 from tgi_core.model_files import DEMO
 
+pytestmark = pytest.mark.long
+
 BODY: dict[str, Any] = {
     "inputs": "What is 7 plus 5?",
     "parameters": {"max_new_tokens": 300, "seed": 1, "do_sample": True, "details": True},

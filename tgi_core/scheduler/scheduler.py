@@ -55,9 +55,8 @@ class Scheduler:
         self._capacity = capacity
         self._options = options = options or SchedulerOptions()
         self._clock = clock
-        self.memory = RowMemory(
-            capacity.groups, options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features, prefixes
-        )
+        reuse = options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features
+        self.memory = RowMemory(capacity.groups, reuse, prefixes)
         self.times = StepTimes()
         speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
         sources = options.earlier_answers, observe_drafts, capabilities.proposals > 0
@@ -89,8 +88,7 @@ class Scheduler:
     @property
     def snapshot(self) -> Snapshot:
         """Current load of the scheduler."""
-        memory = self.memory
-        counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
+        counts = self.memory.free, self.memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
         return Snapshot(len(self.queue), len(self.shard.rows), *counts)
 
     @property
