@@ -24,9 +24,13 @@ from bench.scheduling.device import Roofline
 from tgi_core.replicas.holders import Holders
 
 
+BLOCK, CACHE_TOKENS = 32, 120_000
+"""Tokens of a block, and of a replica's cache."""
+
+
 def simulate(policy: str, count: int, seconds: float, load: float, seed: int = 0) -> Result:
     """Run one simulation. `load`: conversations per second and replica."""
-    roofline, holders = Roofline(), Holders()
+    roofline, holders = Roofline(block_size=BLOCK, num_blocks=CACHE_TOKENS // BLOCK), Holders()
     placement = POLICIES[policy](roofline.block_size, holders)
     begins = list(conversations(seed, load * count, seconds, roofline.block_size, systems=4 * count))
     gc.freeze()

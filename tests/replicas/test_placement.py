@@ -51,12 +51,12 @@ def test_a_busy_holder_loses_when_computing_again_is_cheaper() -> None:
 
 
 def test_what_starts_and_what_ends_is_no_work_any_more() -> None:
-    """A prompt counts until it starts, an answer until it ends; after that, nothing of it is left."""
+    """A prompt counts until it starts, half of an answer until it ends; after that, nothing of it is left."""
     made = placement(1)
     charge = made.place(Choice(0, 32), 100, 50)
-    assert made.work(0) == 68 + 50
+    assert made.work(0) == 68 + 25
     made.started(charge)
-    assert made.work(0) == 50
+    assert made.work(0) == 25
     made.ended(charge, 50)
     made.ended(charge)
     assert made.work(0) == 0

@@ -1,7 +1,7 @@
 """Which replica serves a request: the one that is expected to have done it first.
 
-Work is counted in tokens. A replica has the prompts that wait, as far as they are not in its cache, and the answers that its requests
-are expected to get; the new request adds what the replica's cache lacks of its prompt, and waits for blocks that are not free. A
+Work is counted in tokens. A replica has the prompts that wait, as far as they are not in its cache, and half of the answers that its
+requests are expected to get; the new request adds what the replica's cache lacks of its prompt, and waits for blocks that are not free. A
 replica whose steps take longer than the others' counts each token for more. The least sum wins. So the longest prefix hit decides
 between replicas that are about equally busy, and a busy replica loses a request as soon as computing its prompt again is cheaper than
 waiting.
@@ -24,6 +24,8 @@ _USUAL_ANSWER = 128.0
 """Assumed number of tokens of an answer, before the first one is complete."""
 _ANSWER_WEIGHT = 0.05
 """Weight of the latest answer in the moving average of their lengths."""
+_ANSWER_TOKEN = 0.5
+"""Work of a token of an answer, in tokens of a prompt: it shares a step that other rows need anyway."""
 _FEW = 4
 """Maximum number of holders of a prefix that are all weighed; of more, the least busy two."""
 _SCANNED = 32
@@ -64,7 +66,7 @@ class _Load:
 
     @property
     def work(self) -> float:
-        return self.slowness * (self.waiting + self.answers)
+        return self.slowness * (self.waiting + _ANSWER_TOKEN * self.answers)
 
 
 class Placement:
@@ -177,7 +179,7 @@ class Placement:
     def _cost(self, load: _Load, missing: int, answer: float) -> float:
         tokens = load.waiting + missing
         short = (tokens + answer) / self._block_size - load.blocks_free()
-        return load.slowness * (tokens + load.answers + max(0.0, short) * self._block_size)
+        return load.slowness * (tokens + _ANSWER_TOKEN * load.answers + max(0.0, short) * self._block_size)
 
     def _candidates(self, keys: list[bytes], among: int) -> Iterator[tuple[int, int]]:
         """Yield replicas with the tokens of the prefix that they hold."""
