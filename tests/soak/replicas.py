@@ -36,7 +36,7 @@ _LEAST_DURING, _LEAST_AFTER = 0.6, 0.97
 
 
 @contextmanager
-def three(*more: str, rows: int = 32, step_ms: int = 40) -> Iterator[ServerProcess]:
+def three(*more: str, rows: int = 32, step_ms: int = 80) -> Iterator[ServerProcess]:
     """A server with three replicas that run so many rows each, in steps that take so long."""
     flags = ("--replicas", str(REPLICAS), "--backend", "reference", "--max-concurrent-requests", "512")
     device = ("--max-batch-size", str(rows), "--inject-faults", f"slow:every=1,ms={step_ms}")
@@ -164,9 +164,9 @@ def lives(pid: int) -> bool:
         return False
 
 
-def trial(kills: int, every_s: float, streams: int) -> list[str]:
+def trial(kills: int, every_s: float, streams: int, step_ms: int = 80) -> list[str]:
     """Kill, then replace; what went wrong."""
-    with three() as server:
+    with three(step_ms=step_ms) as server:
         pid = server.child.pid
         killed = asyncio.run(
             disturb(
@@ -195,8 +195,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--every", type=float, default=5.0)
     parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--step-ms", type=int, default=80)
     chosen = parser.parse_args()
-    complaints = trial(chosen.kills, chosen.every, chosen.streams)
+    complaints = trial(chosen.kills, chosen.every, chosen.streams, chosen.step_ms)
     print("\n".join(complaints))
     return 1 if complaints else 0
 
