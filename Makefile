@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,10 @@ bench-peers: install
 # what the scheduler costs, and what it makes of a device's time; TRACE=file.csv
 bench-scheduler: install
 	$(BIN)/python bench/scheduler.py $(if $(TRACE),--trace $(TRACE))
+
+# which of many replicas gets a request, in virtual time, compared with simpler ways
+bench-replicas: install
+	$(BIN)/python -m bench.replicas
 
 # what serving costs in CPU time per token, with a device that takes none
 bench-front: install

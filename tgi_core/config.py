@@ -162,9 +162,17 @@ class Settings:
     in_process: bool = setting(
         False, "Run the shard inside the server process, for example in a notebook.", "Shard", scope=Scope.SERVE
     )
+    replicas: int = setting(
+        1,
+        "Number of replicas of the model, each in a shard of its own. Each request goes to the one that is expected to be done first.",
+        "Shard",
+        minimum=1,
+        maximum=1024,
+        scope=Scope.SERVE,
+    )
     on_shard_loss: str = setting(
         "continue",
-        "What happens to running requests when their shard is lost: continue them on the restarted shard, or fail them.",
+        "What happens to running requests when their shard is lost: continue them on another one or on the restarted one, or fail them.",
         "Shard",
         choices=("continue", "fail"),
     )

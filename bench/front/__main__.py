@@ -1,11 +1,12 @@
 """Serving overhead: CPU time per token of the entire server, over HTTP, with a device that uses none.
 
-    python -m bench.front [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--json OUT]
+    python -m bench.front [--backend null] [--streams 32 64 256] [--tokens 200] [--seconds 6] [--step-ms 0] [--replicas 1 2 4] [--json OUT]
 
 Measures both modes of `tgi serve` (shard in a child process or in the server's) and both streaming routes (TGI's and OpenAI's). CPU
 time is the processes' own; "spin" is the time of one round of an empty loop during the run, to distinguish a slow machine from a
 slow server. With `--step-ms`, each step of the device takes that long, so that the server is not saturated and latencies are
-meaningful; up to three steps of the time to first token are the device's.
+meaningful; up to three steps of the time to first token are the device's. With replicas, each gets as many streams;
+"per router core" counts the CPU time of the router's process alone, which serves all of them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def row(run: Run) -> list[str]:
         f"{1e6 * whole:.1f}",
         " + ".join(each),
         f"{1 / whole:.0f}",
+        f"{made.tokens / made.cpu[0]:.0f}",
     ]
-    return [run.form, run.route, str(run.streams), *told, *waits]
+    return [run.form, str(run.replicas), run.route, str(run.streams), *told, *waits]
 
 
 def main() -> None:
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--step-ms", type=float, default=0.0)
+    parser.add_argument("--replicas", nargs="+", type=int, default=[1])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     selection = RunSelection(
@@ -57,8 +60,10 @@ def main() -> None:
         arguments.seconds,
         arguments.step_ms,
         arguments.backend,
+        arguments.replicas,
     )
-    headings = ("form", "route", "streams", "spin ns", "tok/s", "µs CPU/token", "by process", "tok/s per core")
+    shown = ("form", "replicas", "route", "streams")
+    headings = (*shown, "spin ns", "tok/s", "µs CPU/token", "by process", "tok/s per core", "per router core")
     waits = ("first p50 ms", "p99", "gap p50 ms", "p99")
     table = Table(*headings, *waits)
     found: list[Run] = []

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,7 @@ class Run:
     route: str
     streams: int
     measured: Measured
+    replicas: int = 1
 
 
 def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: list[int]) -> Measured:
@@ -41,8 +43,8 @@ def one(url: str, route: str, streams: int, tokens: int, seconds: float, pids: l
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """What to measure: every combination of server mode, route and number of streams, for `seconds` each, with `tokens` per
-    answer."""
+    """What to measure: every combination of server mode, number of replicas, route and number of streams per replica, for `seconds`
+    each, with `tokens` per answer."""
 
     forms: Sequence[str] = tuple(FORMS)
     routes: Sequence[str] = ("native", "chat")
@@ -51,18 +53,20 @@ class RunSelection:
     seconds: float = 6.0
     step_ms: float = 0.0
     backend: str = "null"
+    replicas: Sequence[int] = (1,)
 
 
 def runs(selection: RunSelection) -> Iterator[Run]:
     """Take all measurements."""
-    for form in selection.forms:
+    for form, replicas in product(selection.forms, selection.replicas):
         with ExitStack() as stack:
             extra = stack.enter_context(installed(selection.step_ms))
-            flags = ("--backend", selection.backend, "--max-concurrent-requests", "1024", "--max-batch-size", "512")
+            flags = ["--backend", selection.backend, "--max-concurrent-requests", "2048", "--max-batch-size", "512"]
+            flags += ["--replicas", str(replicas)] if replicas > 1 else []
             server = stack.enter_context(served(*flags, *FORMS[form], extra=extra))
             process = psutil.Process(server.child.pid)
             pids = [process.pid, *(child.pid for child in process.children() if "shard" in child.cmdline())]
             for route in selection.routes:
                 for streams in selection.streams:
-                    made = one(server.url, route, streams, selection.tokens, selection.seconds, pids)
-                    yield Run(form, route, streams, made)
+                    made = one(server.url, route, replicas * streams, selection.tokens, selection.seconds, pids)
+                    yield Run(form, route, replicas * streams, made, replicas)

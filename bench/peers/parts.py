@@ -56,7 +56,10 @@ def _offline(shape: str, batches: tuple[int, ...]) -> Callable[[Run], dict[str, 
 
 def _quantized(shape: str, weights: str) -> Callable[[Run], dict[str, Any]]:
     """The others round rows to eight bits by default; we do if asked to."""
-    engines = {**_engines("ours", "llama.cpp", "OpenVINO GenAI"), "ours, rounded rows": replace(PEERS["ours"], run={INT8_ROWS: "1"})}
+    engines = {
+        **_engines("ours", "llama.cpp", "OpenVINO GenAI"),
+        "ours, rounded rows": replace(PEERS["ours"], run={INT8_ROWS: "1"}),
+    }
     return lambda run: offline.offline(make(shape), engines, BATCHES, run.rounds, run.note, new=run.new, weights=weights)
 
 

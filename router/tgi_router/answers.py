@@ -172,6 +172,35 @@ class KernelInfo(Answer):
 _CACHING = {"enabled": True, "query_tokens": 2048, "hit_tokens": 1024}
 
 
+class ReplicaInfo(Answer):
+    """State of one of several shards behind the server."""
+
+    phase: Literal["serving", "restarting", "failed"] = Field(description="Whether it serves.", examples=["serving"])
+    queued: Count = Field(description="Number of waiting requests.", examples=[0])
+    running: Count = Field(description="Number of requests in the batch.", examples=[3])
+    kv_blocks_used: Count = Field(description="Number of KV cache blocks in use by requests.", examples=[40])
+    kv_blocks_capacity: Count = Field(description="Number of KV cache blocks.", examples=[4096])
+    query_tokens: Count = Field(description="Number of tokens looked up in its prefix cache.", examples=[2048])
+    hit_tokens: Count = Field(description="Number of tokens found there.", examples=[1024])
+    placed_requests: Count = Field(description="Number of requests that it was given.", examples=[17])
+    moved_requests: Count = Field(description="Number of requests that other replicas took over from it.", examples=[2])
+    losses: Count = Field(description="Number of times that its shard was lost or replaced.", examples=[1])
+
+
+_REPLICA = {
+    "phase": "serving",
+    "queued": 0,
+    "running": 3,
+    "kv_blocks_used": 40,
+    "kv_blocks_capacity": 4096,
+    "query_tokens": 2048,
+    "hit_tokens": 1024,
+    "placed_requests": 17,
+    "moved_requests": 2,
+    "losses": 1,
+}
+
+
 class Info(Answer):
     """The served model, the limits of requests and the kernels in use."""
 
@@ -203,6 +232,9 @@ class Info(Answer):
     )
     adapters: list[str] = Field(
         default=[], description="Names of the LoRA adapters, if there are any.", examples=[["my-adapter"]]
+    )
+    replicas: list[ReplicaInfo] = Field(
+        default=[], description="State of each replica, if there are several.", examples=[[_REPLICA]]
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.scheduler.events import ReplicaState
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits
 from tgi_core.wire.types import ShardInfo
@@ -37,6 +39,10 @@ class Load(Protocol):
     @property
     def hit_tokens(self) -> int:
         """Number of those tokens that were found in the cache."""
+
+    @property
+    def replicas(self) -> Sequence[ReplicaState]:
+        """The state of each replica, if there are several."""
 
 
 class Generator(Protocol):

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tgi_core import __version__
+from tgi_core.scheduler.events import ReplicaState
 from tgi_router.answers import Info, SimpleToken
 from tgi_router.bodies import GenerateBody
 from tgi_router.disconnect import answer_unless_left
@@ -119,6 +120,23 @@ def _info(inference: Inference) -> dict[str, object]:
             {"part": kernel.part, "name": kernel.name, "reason": kernel.reason}
             for kernel in inference.generator.info.capabilities.kernels
         ],
+        **({"replicas": [_replica(each) for each in load.replicas]} if load.replicas else {}),
+    }
+
+
+def _replica(state: ReplicaState) -> dict[str, object]:
+    load = state.load
+    return {
+        "phase": state.phase,
+        "queued": load.queued,
+        "running": load.running,
+        "kv_blocks_used": load.blocks_total - load.blocks_free,
+        "kv_blocks_capacity": load.blocks_total,
+        "query_tokens": load.query_tokens,
+        "hit_tokens": load.hit_tokens,
+        "placed_requests": state.placed,
+        "moved_requests": state.moved,
+        "losses": state.losses,
     }
 
 

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from tgi_core.backend import Capabilities, Determinism, Feature, Mixing, SamplingField
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.scheduler.events import ReplicaState
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulerError
 from tgi_core.wire.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardInfo, Token
@@ -45,6 +46,7 @@ class Load:
     blocks_total: int = 8
     query_tokens: int = 0
     hit_tokens: int = 0
+    replicas: tuple[ReplicaState, ...] = ()
 
 
 def says(*texts: str, reason: FinishReason = FinishReason.EOS_TOKEN, logprob: float = -0.5) -> list[Generation]:

@@ -78,6 +78,11 @@ SOAKS = {
         "`tests/serve/test_kill_matrix.py`",
         command("tests.soak.kills", "--kills", "50", "--signal", "STOP"),
     ),
+    "replicas": Soak(
+        "Killing one replica after another changes no response, and the others keep up",
+        "`tests/serve/test_replicas.py`",
+        module("tests.soak.replicas"),
+    ),
     "late": Soak(
         "Steps that fail when they are read change no answer",
         "`tests/soak/test_late.py`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -17,8 +17,12 @@ from tgi_core.backend import WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.wrappers import Metrics
+from tgi_core.cli.loops import start
+from tgi_core.cli.shard_openers import InProcess
+from tgi_core.client.base import ReadyShard
 from tgi_core.client.local import LocalShard
 from tgi_core.config import Settings
+from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.scheduler.batch_metrics import BatchMetrics
@@ -38,18 +42,29 @@ def instance(*, traces: Traces | None = None, session: Any = None, **settings: A
     """A server as `tgi serve` puts it together; `session` are options of the reference backend. It has ended when the block has."""
     ended = threading.Event()
     registry = CollectorRegistry()
-    batches = BatchMetrics(registry)
     chosen = Settings(**settings)
     model = ServedModel.load(DEMO, "demo", chosen)
 
-    @asynccontextmanager
-    async def opening() -> AsyncIterator[Generator]:
+    async def open_shard() -> ReadyShard:
         reference = ReferenceSession(model.tokenizer.vocab_size, 1024, **(session or {}))
         verbs = VerbLog()
         opened = Session(reference, "reference", wrappers=(Metrics(verbs),))
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), opened.capabilities())
         shard = LocalShard(ModelServer(opened, model.tokenizer, info, verbs=verbs))
-        capacity = await shard.warmup(WarmupPlan(max_row_tokens=1024, num_blocks=BLOCKS), lambda *progress: None)
+        plan = WarmupPlan(max_row_tokens=1024, num_blocks=BLOCKS)
+        return ReadyShard(shard, info, await shard.warmup(plan, lambda *progress: None))
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Generator]:
+        shards = [await open_shard() for _ in range(chosen.replicas)]
+        if len(shards) > 1:
+            async with AsyncExitStack() as stack:
+                openers = [InProcess(DEMO, chosen)] * len(shards)  # not asked: no shard is lost
+                yield start(openers, shards, chosen, registry, Lifecycle(Phase.SERVING), stack).generator
+            ended.set()
+            return
+        [(shard, info, capacity)] = [(each.shard, each.info, each.capacity) for each in shards]
+        batches = BatchMetrics(registry)
         loop = SchedulerLoop(shard, info, capacity, batches.turn)
         batches.watch(capacity, loop.snapshot)
         running = asyncio.create_task(loop.run())

@@ -31,7 +31,9 @@ def series() -> Iterator[Series]:
     with instance(session={"faults": {1: OutOfMemory("scripted")}, "adapters": ("poet",)}) as served:
         for path in ("/generate", "/generate_stream"):
             served.client.post(path, json={"inputs": "Hi", "parameters": {"max_new_tokens": 3}})
-        yield scrape(served)
+        alone = scrape(served)
+    with instance(replicas=2) as several:
+        yield scrape(several) | alone
 
 
 def queries(dashboard: Any) -> Iterator[str]:

@@ -52,6 +52,9 @@ TGI = {
 """TGI's metrics: type, and the label besides a histogram's `le`."""
 
 
+OF_REPLICAS = [metric.name.removeprefix("tgi_replica_") for metric in METRICS if metric.by_replica]
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """A server with room for two requests."""
@@ -185,7 +188,7 @@ def test_names_types_labels_and_buckets(served: Served) -> None:
     limits. All of it is in the catalogue, and nothing else."""
     text = served.client.get("/metrics").text
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
-    assert types == {metric.name: metric.kind for metric in METRICS}
+    assert types == {metric.name: metric.kind for metric in METRICS if not metric.by_replica}
     series = scrape(served)
     for name, (kind, label) in TGI.items():
         assert types[name] == kind
@@ -260,6 +263,22 @@ def test_joined_batches() -> None:
     assert read("tgi_batch_concat_duration_count", {"method": "decode"}) == 2
     assert read("tgi_batch_concat_duration_sum", {"method": "decode"}) == 0.5
     assert read("tgi_batch_current_max_tokens") == 5 * 16
+
+
+def test_replicas() -> None:
+    """With several shards, the usual series are their sums, and each replica has series of its own."""
+    with instance(replicas=2) as several:
+        before = scrape(several)
+        assert {metric.name for metric in METRICS} == set(re.findall(r"^# TYPE (\w+)", several.client.get("/metrics").text, re.M))
+        for _ in range(2):
+            ask(several, max_new_tokens=5)
+        after = scrape(several)
+    of = [{name: value(after, f"tgi_replica_{name}", replica=number) for name in OF_REPLICAS} for number in "01"]
+    assert [each["up"] for each in of] == [1, 1] and sum(each["placed_requests"] for each in of) == 2
+    assert sum(each["kv_blocks_capacity"] for each in of) == value(after, "tgi_kv_blocks_capacity") == 2 * BLOCKS
+    queried = value(after, "tgi_prefix_cache_query_tokens") - value(before, "tgi_prefix_cache_query_tokens")
+    assert sum(each["prefix_cache_query_tokens"] for each in of) == queried > 0
+    assert value(after, "tgi_batch_generated_tokens") == 10
 
 
 def test_quantiles() -> None:

@@ -129,7 +129,7 @@ class Probe:
 @dataclass(frozen=True, slots=True)
 class Group:
     """The ranks that share one model. `local_rank` and `local_world` count the ranks on this machine, which share its memory and
-    cores.
+    cores; with several replicas of the model, those of all replicas.
 
     `rendezvous` is `host:port`, or `file:PATH` in a directory private to the user if all ranks are on this machine; empty for a
     world of one and for a backend that runs all ranks in one process.

@@ -9,9 +9,11 @@ from tgi_core.telemetry.logs import announce
 from tgi_core.wire.types import ShardInfo
 
 
-def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> list[tuple[str, str]]:
-    """Name and value of each row. If the model is split over ranks, memory is per rank."""
+def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool, replicas: int = 1) -> list[tuple[str, str]]:
+    """Name and value of each row. If the model is split over ranks, memory is per rank; with replicas, everything is per replica."""
     rows = [("backend", f"{backend} ({info.device_kind})")]
+    if replicas > 1:
+        rows.append(("replicas", f"{replicas}; for each of them:"))
     memory = "memory of each rank" if divided else "memory"
     rows += [(f"{memory}: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
     for group in capacity.groups:
@@ -27,9 +29,9 @@ def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> l
     return rows
 
 
-def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity, divided: bool) -> None:
+def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity, divided: bool, replicas: int = 1) -> None:
     """Print the table to standard error."""
-    rows = lines(backend, info, capacity, divided)
+    rows = lines(backend, info, capacity, divided, replicas)
     if not sys.stderr.isatty():
         for name, value in rows:
             announce(f"{name}: {value}")

@@ -23,7 +23,7 @@ from tgi_core.errors import StartupError
 from tgi_core.run_folder import RunFolder
 from tgi_core.server.rank_link import Link, LinkClosed, accept, join
 from tgi_core.server.rank_peers import Peer, Peers
-from tgi_core.server.rank_place import Place
+from tgi_core.server.rank_place import Place, ReplicaPlace
 from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
 from tgi_core.shard_access import demanded_token
@@ -40,14 +40,14 @@ def open_ranks(
     show: Progress,
     place: Place | None = None,
     lost: Callable[[], None] | None = None,
+    replica: ReplicaPlace = ReplicaPlace(),  # noqa: B008  frozen
 ) -> object:
     """Open a backend's session on all ranks; the settings, or `place`, determine their number. `lost` is called from another thread
     when a rank is lost. Raises StartupError, BackendError."""
     count = place.world if place is not None else num_ranks(settings, plugin)
-    if count == 1:
-        return open_backend(plugin, options, show)
-    if plugin.manifest is not None and plugin.manifest.processes is Processes.ONE:
-        return open_backend(plugin, replace(options, group=Group(world=count, local_world=count)), show)
+    whole = Group(world=count, local_rank=replica.number * count, local_world=replica.count * count)
+    if count == 1 or (plugin.manifest is not None and plugin.manifest.processes is Processes.ONE):
+        return open_backend(plugin, replace(options, group=whole), show)
 
     def open_own(group: Group) -> object:
         return open_backend(plugin, replace(options, group=group), show)
@@ -56,7 +56,8 @@ def open_ranks(
         return lead(_awaited(settings, place, lost), plugin.name, open_own)
     folder = RunFolder("ranks")
     try:
-        return lead(_started(plugin, Path(options.model), settings, count, folder.path, lost), plugin.name, open_own)
+        group = replace(whole, rendezvous=f"file:{folder.path / 'store'}")
+        return lead(_started(plugin, Path(options.model), settings, group, lost), plugin.name, open_own)
     finally:
         folder.remove()  # rendezvous is complete
 
@@ -117,12 +118,10 @@ def _token(settings: Settings) -> str:
     return demanded_token(settings, os.environ, f"a group of ranks on TCP (--master-addr {settings.master_addr})") or ""
 
 
-def _started(
-    plugin: Plugin, directory: Path, settings: Settings, count: int, folder: Path, lost: Callable[[], None] | None
-) -> Peers:
+def _started(plugin: Plugin, directory: Path, settings: Settings, group: Group, lost: Callable[[], None] | None) -> Peers:
     """Start the other ranks on this machine. They die with the calling thread."""
-    peers = {rank: _start(plugin, directory, settings, rank) for rank in range(1, count)}
-    return Peers(peers, Group(0, count, f"file:{folder / 'store'}", 0, count), lost)
+    peers = {rank: _start(plugin, directory, settings, rank) for rank in range(1, group.world)}
+    return Peers(peers, group, lost)
 
 
 def _start(plugin: Plugin, directory: Path, settings: Settings, rank: int) -> Peer:

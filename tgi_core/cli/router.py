@@ -22,11 +22,22 @@ DEFAULTS = {"waiting_served_ratio": 1.2, "max_batch_prefill_tokens": 4096, "max_
 
 @click.command("router", cls=SettingsCommand)
 @click.argument("model", required=False)
-@click.option("--shard", required=True, metavar="ADDRESS", help="Address of the shard: unix:PATH or HOST:PORT.")
+@click.option(
+    "--shard",
+    "shards",
+    required=True,
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address of the shard: unix:PATH or HOST:PORT. Repeatable: requests are divided among several shards of the same model.",
+)
 @settings_options(only=settings_in(Scope.ROUTER))
-def command(model: str | None, shard: str, resolved: Resolved) -> None:
-    """Serve the HTTP API for the shard of MODEL that is running at ADDRESS. Needs only the model's config and tokenizer files."""
-    run(with_model(model, resolved), resolved.origins, address=checked(shard))
+def command(model: str | None, shards: tuple[str, ...], resolved: Resolved) -> None:
+    """Serve the HTTP API for the shards of MODEL that are running at each ADDRESS. Needs only the model's config and tokenizer files."""
+    addresses = [checked(each) for each in shards]
+    for address in addresses:
+        if addresses.count(address) > 1:
+            raise StartupError(f"--shard {address}: is given more than once; a shard serves one router at a time")
+    run(with_model(model, resolved), resolved.origins, addresses=addresses)
 
 
 def checked(address: str) -> str:
@@ -72,7 +83,7 @@ def router(ctx: click.Context, tokenizer_name: str, master_shard_uds_path: str, 
     """Serve the HTTP API for a shard that is already running."""
     if ctx.invoked_subcommand is None:
         address = checked(f"unix:{master_shard_uds_path}")
-        run(replace(resolved.settings, model_id=tokenizer_name), resolved.origins, address=address)
+        run(replace(resolved.settings, model_id=tokenizer_name), resolved.origins, addresses=[address])
 
 
 @router.command("print-schema")

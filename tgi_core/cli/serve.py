@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -31,8 +31,8 @@ def command(model: str | None, runtime: bool, resolved: Resolved) -> None:
     run(with_model(model, resolved), resolved.origins, runtime)
 
 
-def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, address: str | None = None) -> None:
-    """Serve until stopped by a signal, with a new shard or the one at `address`. Validates the settings before loading anything.
+def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, addresses: Sequence[str] = ()) -> None:
+    """Serve until stopped by a signal, with new shards or those at `addresses`. Validates the settings before loading anything.
     `origins` of the settings are those of `Resolved`. Raises StartupError."""
     set_up(settings.json_output)
     if runtime:
@@ -49,4 +49,4 @@ def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, a
     from tgi_core.cli.serving import serve
 
     settings = settle_hostname(settings, origins["hostname"])
-    asyncio.run(serve(settings.model_id or str(DEMO), settings, address))
+    asyncio.run(serve(settings.model_id or str(DEMO), settings, addresses))

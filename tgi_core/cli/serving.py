@@ -7,31 +7,29 @@ import logging
 import os
 import signal
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from tgi_core.backend import Progress
 from tgi_core.cli.collector import settle
+from tgi_core.cli.loops import Serving, start
 from tgi_core.cli.memory_plan import print_memory_plan
-from tgi_core.cli.shard_openers import choose_opener, warmup_plan
+from tgi_core.cli.shard_openers import choose_openers, warmup_plan
 from tgi_core.cli.tunnel import tunnel
 from tgi_core.cli.weights import fetch_models, pin_adapters
 from tgi_core.client.base import Opener, ReadyShard
-from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.model_files import DEMO
 from tgi_core.model_sizes import read_sizes
 from tgi_core.run_folder import end_at_once, remove_all
-from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
-from tgi_core.scheduler.batch_metrics import BatchMetrics
 from tgi_core.telemetry.logs import announce
-from tgi_core.telemetry.progress import progress
+from tgi_core.telemetry.progress import both, progress
 from tgi_core.telemetry.traces import Traces, open_traces
 
 if TYPE_CHECKING:
@@ -39,6 +37,9 @@ if TYPE_CHECKING:
     from tgi_router import ServedModel
 
 _log = logging.getLogger(__name__)
+
+REPLACE_SIGNAL = signal.SIGUSR2
+"""Replaces the shards of all replicas, one after another."""
 
 _LEAVE_S = 2.0
 """Seconds that an interrupted startup may take to clean up."""
@@ -49,13 +50,12 @@ class ServerComponents:
     """Components behind the listening socket."""
 
     app: Starlette
-    loop: SchedulerLoop
-    shard: SupervisedShard
+    serving: Serving
 
 
-async def serve(model: str, settings: Settings, address: str | None = None) -> None:
-    """Serve until stopped by a signal, with a new shard or the one at `address`. Answers health probes from the start. Raises
-    StartupError, including when the shard is permanently lost."""
+async def serve(model: str, settings: Settings, addresses: Sequence[str] = ()) -> None:
+    """Serve until stopped by a signal, with new shards or those at `addresses`. Answers health probes from the start. Raises
+    StartupError, including when all shards are permanently lost."""
     from tgi_router import Front
 
     from tgi_core.cli.listening import bind, listening, url_of
@@ -70,14 +70,16 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
         if traces is not None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
         server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
-        opening = asyncio.create_task(_start_components(model, settings, address, lifecycle, traces, stack))
+        opening = asyncio.create_task(_start_components(model, settings, addresses, lifecycle, traces, stack))
         await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening}, timeout=_LEAVE_S)
             _leave(server.stopped_by)
         components = opening.result()
-        server.abort = lambda: asyncio.ensure_future(components.shard.abandon())
+        server.abort = lambda: asyncio.ensure_future(components.serving.abandon())
+        if components.serving.replace_all is not None:
+            stack.enter_context(_replacing_on_signal(components.serving.replace_all))
         settle()
         front.pass_to(components.app)
         server.pass_through(components.app.state.admission)
@@ -86,16 +88,36 @@ async def serve(model: str, settings: Settings, address: str | None = None) -> N
             lifecycle.serving()
         _log.info("Connected")  # TGI's message, which scripts wait for
         announce(f"ready after {time.monotonic() - start:.1f} s: {url}")
-        await _either(server.serving, asyncio.create_task(components.loop.ended.wait()))
+        await _either(server.serving, asyncio.ensure_future(components.serving.ended()))
     if lifecycle.phase is Phase.FAILED:
         raise StartupError(f"the shard is lost: {lifecycle.reason}")
 
 
-async def _either(serving: asyncio.Task[None], ended: asyncio.Task[Literal[True]]) -> None:
+async def _either(serving: asyncio.Task[None], ended: asyncio.Future[object]) -> None:
     """Wait until the server has stopped or its shard is permanently lost."""
-    both: tuple[asyncio.Task[Any], ...] = (serving, ended)
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    either: tuple[asyncio.Future[Any], ...] = (serving, ended)
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
+
+
+@contextmanager
+def _replacing_on_signal(replace_all: Callable[[str], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """On `REPLACE_SIGNAL`, replace the shards of all replicas, unless that is in progress."""
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    def begin() -> None:
+        if not tasks:
+            task = asyncio.create_task(replace_all(f"on {REPLACE_SIGNAL.name}"))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(REPLACE_SIGNAL, begin)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(REPLACE_SIGNAL)
+        for task in tasks:
+            task.cancel()
 
 
 def _leave(stopped_by: int | None) -> None:
@@ -109,46 +131,46 @@ def _leave(stopped_by: int | None) -> None:
 
 
 async def _start_components(
-    model: str, settings: Settings, address: str | None, lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
+    model: str, settings: Settings, addresses: Sequence[str], lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
 ) -> ServerComponents:
     """Start everything behind the socket; `stack` closes it. Raises StartupError."""
     from tgi_router import create_app
 
     with progress() as line:
-        show = _both(line, lifecycle.progress)
-        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=address is None)
+        show = both(line, lifecycle.progress)
+        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=not addresses)
         settings = replace(settings, rope_scaling=None, rope_factor=None)  # the directory has them
-        if address is None:
+        if not addresses:
             settings = await asyncio.to_thread(pin_adapters, settings, show)
     read_sizes(directory)
-    opener = choose_opener(directory, settings, address)
-    served, opened = await _opened(opener, directory, model, settings, lifecycle)
+    openers = choose_openers(directory, settings, addresses)
+    served, opened = await _opened(openers, directory, model, settings, lifecycle)
     divided = bool(settings.sharded) or (settings.num_shard or 1) > 1
-    print_memory_plan(opened.info.backend, opened.info, opened.capacity, divided)
+    print_memory_plan(opened[0].info.backend, opened[0].info, opened[0].capacity, divided, len(opened))
     registry = CollectorRegistry()
-    batches = BatchMetrics(registry)
-    loop, shard = _run(opener, opened, settings, batches, lifecycle, stack)
-    batches.watch(opened.capacity, loop.snapshot)
-    app = create_app(settings, served, loop, registry, traces, lifecycle)
+    serving = start(openers, opened, settings, registry, lifecycle, stack)
+    app = create_app(settings, served, serving.generator, registry, traces, lifecycle)
     await stack.enter_async_context(app.router.lifespan_context(app))
-    return ServerComponents(app, loop, shard)
+    return ServerComponents(app, serving)
 
 
 async def _opened(
-    opener: Opener, directory: Path, model: str, settings: Settings, lifecycle: Lifecycle
-) -> tuple[ServedModel, ReadyShard]:
-    """Open the shard while the router starts. The first failure cancels both."""
+    openers: Sequence[Opener], directory: Path, model: str, settings: Settings, lifecycle: Lifecycle
+) -> tuple[ServedModel, list[ReadyShard]]:
+    """Open the shards while the router starts. The first failure cancels all."""
     with progress() as line:
-        opening = asyncio.create_task(opener.open(warmup_plan(settings), _both(line, lifecycle.progress)))
+        show = both(line, lifecycle.progress)
+        opening = [asyncio.create_task(opener.open(warmup_plan(settings), show)) for opener in openers]
         try:
             served = await asyncio.to_thread(_served_model, directory, model, settings)
-            return served, await opening
+            return served, await asyncio.gather(*opening)
         except BaseException:
-            opening.cancel()
-            [outcome] = await asyncio.gather(opening, return_exceptions=True)
-            if isinstance(outcome, ReadyShard):
-                await outcome.shard.abandon()
-                await outcome.shard.close()
+            for each in opening:
+                each.cancel()
+            for outcome in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(outcome, ReadyShard):
+                    await outcome.shard.abandon()
+                    await outcome.shard.close()
             raise
 
 
@@ -158,62 +180,3 @@ def _served_model(directory: Path, model: str, settings: Settings) -> ServedMode
 
     name = settings.served_model_name or ("tgi-core/demo" if directory == DEMO else model)
     return ServedModel.load(directory, name, settings)
-
-
-def _run(
-    opener: Opener, opened: ReadyShard, settings: Settings, batches: BatchMetrics, lifecycle: Lifecycle, stack: AsyncExitStack
-) -> tuple[SchedulerLoop, SupervisedShard]:
-    """Start the scheduler loop on a supervised shard, which is replaced when lost; `stack` ends both."""
-
-    async def reopen() -> ReadyShard:
-        with progress() as line:
-            return await opener.open(as_promised(opened.capacity, warmup_plan(settings)), _both(line, lifecycle.progress))
-
-    rules = RestartRules(settings.on_shard_loss == "continue", settings.shard_restarts, settings.watchdog_floor)
-    shard = SupervisedShard(opened, reopen, rules)
-    stack.push_async_callback(shard.close)
-    options = scheduler_options(settings)
-    loop = SchedulerLoop(
-        shard,
-        opened.info,
-        opened.capacity,
-        batches.turn,
-        options,
-        shard,
-        lifecycle=lifecycle,
-        observe_drafts=batches.drafts,
-    )
-    stack.push_async_callback(_end, asyncio.create_task(loop.run()))
-    return loop, shard
-
-
-async def _end(running: asyncio.Task[None]) -> None:
-    """Cancel the scheduler loop. Raises the loop's own error, if any, so that a bug is not mistaken for a clean shutdown."""
-    by_itself = running.done()
-    running.cancel()
-    [outcome] = await asyncio.gather(running, return_exceptions=True)
-    if isinstance(outcome, Exception):
-        raise outcome
-    if by_itself and isinstance(outcome, asyncio.CancelledError):
-        raise RuntimeError("the scheduler loop was cancelled unexpectedly")
-
-
-def _both(first: Progress, second: Progress) -> Progress:
-    def show(what: str, done: int, total: int, unit: str) -> None:
-        first(what, done, total, unit)
-        second(what, done, total, unit)
-
-    return show
-
-
-def scheduler_options(settings: Settings) -> SchedulerOptions:
-    """Scheduling options from the settings."""
-    return SchedulerOptions(
-        prefix_caching=settings.prefix_caching,
-        ageing_s=settings.priority_ageing,
-        max_queued_requests=settings.max_queued_requests,
-        max_queued_tokens=settings.max_queued_tokens,
-        waiting_served_ratio=settings.waiting_served_ratio,
-        max_waiting_tokens=settings.max_waiting_tokens,
-        earlier_answers=settings.speculator == "suffix",
-    )

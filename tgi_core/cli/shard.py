@@ -29,7 +29,7 @@ from tgi_core.telemetry.progress import progress
 if TYPE_CHECKING:
     from tgi_core.backend import Progress
     from tgi_core.server.grpc_host import Model
-    from tgi_core.server.rank_place import Place
+    from tgi_core.server.rank_place import Place, ReplicaPlace
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ _LAST_WORDS_S = 0.5
 @click.option("--parent", type=int, hidden=True, help="Exit when this process, which started the shard, exits.")
 @click.option("--follow", type=int, hidden=True, help="Run as another rank of the parent, connected through this socket.")
 @click.option("--steps", type=int, hidden=True, help="Receive the parent's turns on this socket.")
+@click.option("--replica", hidden=True, help="Run as replica NUMBER/COUNT of the parent's model.")
 @settings_options(only=settings_in(Scope.SHARD))
 def command(
     model: str | None,
@@ -56,6 +57,7 @@ def command(
     parent: int | None,
     follow: int | None,
     steps: int | None,
+    replica: str | None,
     resolved: Resolved,
 ) -> None:
     """Run the shard of MODEL and print `listening: ADDRESS`. Default address: a Unix socket in a new directory.
@@ -63,7 +65,7 @@ def command(
     With --num-shard, the model is split over several processes, which this one starts. If RANK and WORLD_SIZE are set, as by
     torchrun, this process is that rank: rank 0 listens for routers, the others connect to rank 0.
     """
-    from tgi_core.server.rank_place import own_place
+    from tgi_core.server.rank_place import ReplicaPlace, own_place
 
     settings = with_model(model, resolved)
     if parent is not None:
@@ -74,7 +76,8 @@ def command(
     if follow is not None or (place is not None and place.rank):
         run_follower(settings, follow, place)
     else:
-        run(settings, _address(uds_path, port), parent is not None, place, steps)
+        replica_place = ReplicaPlace() if replica is None else ReplicaPlace.parse(replica)
+        run(settings, _address(uds_path, port), parent is not None, place, steps, replica_place)
 
 
 def run_follower(settings: Settings, inherited_socket: int | None, place: Place | None) -> None:
@@ -93,7 +96,14 @@ def run_follower(settings: Settings, inherited_socket: int | None, place: Place 
         follow_rank0(joined(settings, place), directory, plugin, settings, place)
 
 
-def run(settings: Settings, address: str, has_parent: bool = False, place: Place | None = None, steps: int | None = None) -> None:
+def run(
+    settings: Settings,
+    address: str,
+    has_parent: bool = False,
+    place: Place | None = None,
+    steps: int | None = None,
+    replica: ReplicaPlace | None = None,
+) -> None:
     """Serve routers until stopped by a signal or by the parent, whose turns may use a separate socket, `steps`. Raises
     StartupError. Exits with status 1 if the device or another rank is lost, so that a supervisor restarts it."""
     from tgi_core.cli.weights import fetch_models
@@ -126,7 +136,7 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
             host.report_to(show)
             directory, found = fetch_models(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
-            opening = host.open(lambda: _read(directory, found, host.show, place, lose))
+            opening = host.open(lambda: _read(directory, found, host.show, lose, place, replica))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
             stop.wait()
     finally:
@@ -144,7 +154,14 @@ def run(settings: Settings, address: str, has_parent: bool = False, place: Place
         end_at_once(1)
 
 
-def _read(directory: Path, settings: Settings, show: Progress, place: Place | None, lost: Callable[[], None]) -> Model:
+def _read(
+    directory: Path,
+    settings: Settings,
+    show: Progress,
+    lost: Callable[[], None],
+    place: Place | None,
+    replica: ReplicaPlace | None,
+) -> Model:
     """Open the model on all ranks, and hash its tokenizer for routers to compare. Raises StartupError."""
     from tgi_core.cli.collector import settle
     from tgi_core.cli.shard_openers import open_model
@@ -153,7 +170,7 @@ def _read(directory: Path, settings: Settings, show: Progress, place: Place | No
     from tgi_core.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory)
-    server = open_model(directory, tokenizer, settings, show, place, lost)
+    server = open_model(directory, tokenizer, settings, show, place, lost, replica)
     settle()
     return Model(server, tokenizer, hash_tokenizer(directory))
 

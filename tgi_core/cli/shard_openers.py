@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tgi_core.config import MAX_DRAFTS, Settings
 from tgi_core.errors import StartupError
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
-from tgi_core.server.rank_place import Place
+from tgi_core.server.rank_place import Place, ReplicaPlace
 from tgi_core.server.verb_log import VerbLog
 from tgi_core.shard_access import access_of_router
 from tgi_core.tokenizer import Tokenizer
@@ -59,6 +59,7 @@ def open_model(
     show: Progress,
     place: Place | None = None,
     lost: Callable[[], None] | None = None,
+    replica: ReplicaPlace | None = None,
 ) -> ModelServer:
     """Open a model with the configured backend on all ranks. `lost` is called from another thread when a rank is lost. Raises
     StartupError."""
@@ -70,7 +71,7 @@ def open_model(
     verbs = VerbLog()
     try:
         session = Session(
-            open_ranks(plugin, options, settings, show, place, lost),
+            open_ranks(plugin, options, settings, show, place, lost, replica or ReplicaPlace()),
             plugin.name,
             wrappers=(Trace(), Metrics(verbs)),
             built=plugin.built,
@@ -114,8 +115,8 @@ def open_masks(directory: Path, tokenizer: Tokenizer, settings: Settings) -> Gra
 class InProcess:
     """Opens the model in this process."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
-        self._directory, self._settings = directory, settings
+    def __init__(self, directory: Path, settings: Settings, replica: ReplicaPlace | None = None) -> None:
+        self._directory, self._settings, self._replica = directory, settings, replica
 
     async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Read the model in a thread and warm it up. Raises StartupError."""
@@ -123,20 +124,21 @@ class InProcess:
         return await _warm(LocalShard(server), server.info, plan, progress)
 
     def _read(self, progress: Progress) -> ModelServer:
-        return open_model(self._directory, Tokenizer.load(self._directory), self._settings, progress)
+        return open_model(self._directory, Tokenizer.load(self._directory), self._settings, progress, replica=self._replica)
 
 
 class InChild:
     """Opens the model in a child process with the same settings."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
+    def __init__(self, directory: Path, settings: Settings, replica: ReplicaPlace | None = None) -> None:
         self._directory, self._settings = directory, settings
+        self._flags = [] if replica is None else ["--replica", str(replica)]
 
     async def open(self, plan: Plan, progress: Progress) -> ReadyShard:
         """Start the child and wait until it is warmed up. Raises StartupError."""
         from tgi_core.client.child import open_child_shard  # imports gRPC, which in-process shards do not need
 
-        opened = await open_child_shard(self._directory, shard_flags(self._settings), plan, progress)
+        opened = await open_child_shard(self._directory, [*shard_flags(self._settings), *self._flags], plan, progress)
         self._settings = replace(self._settings, backend=opened.info.backend)  # a restart must not select another backend
         return opened
 
@@ -159,11 +161,12 @@ class AtAddress:
         return await _warm(connected.shard, connected.info, plan, progress)
 
 
-def choose_opener(directory: Path, settings: Settings, address: str | None) -> Opener:
-    """Choose the opener from the command line."""
-    if address is not None:
-        return AtAddress(address, directory, settings)
-    return InProcess(directory, settings) if settings.in_process else InChild(directory, settings)
+def choose_openers(directory: Path, settings: Settings, addresses: Sequence[str]) -> list[Opener]:
+    """Choose an opener for each shard from the command line."""
+    if addresses:
+        return [AtAddress(address, directory, settings) for address in addresses]
+    kind, count = InProcess if settings.in_process else InChild, settings.replicas
+    return [kind(directory, settings, ReplicaPlace(number, count) if count > 1 else None) for number in range(count)]
 
 
 def warmup_plan(settings: Settings) -> Plan:

@@ -65,6 +65,10 @@ class TakenOver(DeviceLost):
     """Another router has taken over the shard. Taking it back would make the two routers alternate endlessly."""
 
 
+class Replaced(DeviceLost):
+    """The shard is replaced on purpose, for example by a newer version."""
+
+
 class ShardGone(Exception):
     """The shard is lost for good. The message says why."""
 

@@ -7,13 +7,14 @@ in between, the shard is lost for good.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Progress, WarmupPlan
-from tgi_core.client.base import Plan, ReadyShard, ShardGone, TakenOver
+from tgi_core.client.base import Plan, ReadyShard, Replaced, ShardGone, TakenOver
 from tgi_core.client.grammars import Release
 from tgi_core.client.result_validator import ResultValidator
 from tgi_core.client.watchdog import AdaptiveTimeout, Watchdog
@@ -30,12 +31,13 @@ _CLOSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RestartRules:
-    """`continues`: requests continue on the next shard. `budget`: maximum consecutive restarts without a token. `watchdog_floor`:
-    seconds that any step may take."""
+    """`continues`: requests continue on the next shard. `budget`: maximum consecutive restarts without a token, while `spared` is false.
+    `watchdog_floor`: seconds that any step may take."""
 
     continues: bool = True
     budget: int = 5
     watchdog_floor: float = 60.0
+    spared: Callable[[], bool] = lambda: False
 
 
 def pause(restart: int) -> float:
@@ -172,10 +174,15 @@ class SupervisedShard:
         return self._restart(error)
 
     async def _restart(self, error: BackendError) -> None:
+        if isinstance(error, Replaced):
+            self._restarts = 0
+            with contextlib.suppress(BackendError, TimeoutError):
+                await asyncio.wait_for(self._last.shard.close(), _CLOSE_S)
         await self._last.shard.abandon()
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error
-        self._count(str(error))
+        if not isinstance(error, Replaced):
+            self._count(str(error))
         await self._close_last()
         while True:
             await asyncio.sleep(pause(self._restarts))
@@ -189,7 +196,7 @@ class SupervisedShard:
 
     def _count(self, reason: str) -> None:
         """Count a restart. Raises ShardGone after too many."""
-        if self._restarts >= self._rules.budget:
+        if self._restarts >= self._rules.budget and not self._rules.spared():
             raise ShardGone(f"{reason}; {self._rules.budget} restarts in a row brought no token")
         self._restarts += 1
         _log.warning("restart %d of %d, in %.0f s", self._restarts, self._rules.budget, pause(self._restarts))

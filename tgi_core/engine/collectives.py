@@ -155,7 +155,7 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
     """Connect to the other ranks at the group's rendezvous. `backend` is torch.distributed's name. Raises PeerLost."""
     with _peers(LOADING_S):
         store = _store(group)
-        if backend == "gloo" and group.local_world == group.world:
+        if backend == "gloo" and group.local_world >= group.world:
             _stay_on_this_machine()
         dist.init_process_group(
             backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)

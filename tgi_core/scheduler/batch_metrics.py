@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 from prometheus_client import CollectorRegistry
 
@@ -41,6 +42,12 @@ class BatchMetrics:
         self._accepted = make.counter("tgi_spec_decode_accepted_tokens")
         self._verbs = make.histogram("tgi_backend_verb_duration")
         self._verb_failure = make.counter("tgi_backend_verb_failure")
+
+    def another(self) -> BatchMetrics:
+        """Return the metrics of another shard, which counts into the same series."""
+        other = copy(self)
+        other._methods, other._seconds = {}, {}
+        return other
 
     def watch(self, capacity: Capacity, snapshot: Callable[[], Snapshot]) -> None:
         """Export the utilization of the cache, once its capacity is known."""

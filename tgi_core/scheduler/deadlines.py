@@ -12,10 +12,11 @@ class Deadlines:
         self._order: list[tuple[float, int]] = []
         self._times: dict[int, float] = {}
 
-    def add(self, key: int, when: float) -> None:
-        """Set a deadline; `when` is a time of the scheduler's clock."""
-        insort(self._order, (when, key))
-        self._times[key] = when
+    def add(self, key: int, when: float | None) -> None:
+        """Set a deadline, if there is one; `when` is a time of the scheduler's clock."""
+        if when is not None:
+            insort(self._order, (when, key))
+            self._times[key] = when
 
     def forget(self, key: int) -> None:
         """Remove the deadline of a request that has ended. No effect if it has none."""

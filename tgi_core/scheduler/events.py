@@ -26,6 +26,18 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A replica's phase (a value of `Phase`) and load. `placed`: requests that it was given, those that came from other replicas included;
+    `moved`: requests that others took over from it; `losses`: how often its shard was lost or replaced."""
+
+    phase: str
+    load: Snapshot
+    placed: int
+    moved: int
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Numbers for gauges. Blocks of idle prefixes count as free."""
 
@@ -39,3 +51,5 @@ class Snapshot:
     """Number of those tokens that were found in the cache."""
     paused: int = 0
     """Requests whose clients do not read, whether or not they still have a row."""
+    replicas: tuple[ReplicaState, ...] = ()
+    """The state of each replica, if there are several; the other fields are then sums."""

@@ -10,15 +10,17 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from tgi_core.backend import BackendError, Capacity
-from tgi_core.client.base import ShardClient, ShardGone, Supervisor
+from tgi_core.client.base import Replaced, ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
-from tgi_core.scheduler.coalescing import LONGEST_S, OutputCoalescer
+from tgi_core.scheduler.coalescing import LONGEST_S, DeliveryTime, OutputCoalescer
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
+from tgi_core.scheduler.replication import Replication
 from tgi_core.scheduler.scheduler import Scheduler
+from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
@@ -49,6 +51,7 @@ class SchedulerLoop:
         coalescer: OutputCoalescer | None = None,
         lifecycle: Lifecycle | None = None,
         observe_drafts: ObserveDrafts | None = None,
+        replication: Replication | None = None,
     ) -> None:
         self.info = info
         self.capacity = capacity
@@ -57,7 +60,10 @@ class SchedulerLoop:
         self.ended = asyncio.Event()
         """Set once `run` has ended."""
         self._client = client
-        self._scheduler = Scheduler(info.capabilities, capacity, options, observe_drafts=observe_drafts)
+        self._replication = replication
+        prefixes = None if replication is None else replication.prefixes
+        self._deliveries = DeliveryTime() if replication is None else replication.deliveries
+        self.scheduler = Scheduler(info.capabilities, capacity, options, observe_drafts=observe_drafts, prefixes=prefixes)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor
@@ -73,7 +79,7 @@ class SchedulerLoop:
     @property
     def limits(self) -> Limits:
         """Limits of one request."""
-        return self._scheduler.limits
+        return self.scheduler.limits
 
     @property
     def sound(self) -> bool:
@@ -83,12 +89,12 @@ class SchedulerLoop:
     @property
     def prefix_caching(self) -> bool:
         """Whether prefix caching is enabled."""
-        return self._scheduler.prefix_caching
+        return self.scheduler.prefix_caching
 
     @property
     def speculates(self) -> bool:
         """Whether requests get drafts."""
-        return self._scheduler.speculates
+        return self.scheduler.speculates
 
     @property
     def idle(self) -> bool:
@@ -97,7 +103,7 @@ class SchedulerLoop:
 
     def snapshot(self) -> Snapshot:
         """Return the scheduler's load."""
-        return self._scheduler.snapshot
+        return self.scheduler.snapshot
 
     async def healthy(self) -> bool:
         """Return whether requests can be served now."""
@@ -119,24 +125,47 @@ class SchedulerLoop:
             raise GenerationFailed(self._end_reason)
         if self.lifecycle.shard is Phase.RESTARTING and not self._continues:
             raise GenerationFailed(f"the shard is being restarted: {self.lifecycle.loss}")
-        key = self._scheduler.add(request)
-        stream = GenerationStream(asyncio.get_running_loop().time(), lambda: self._cancel(key))
-        stream.prediction = self._scheduler.sequences[key].prediction
-        if not self.info.is_upstream_tgi:
-            stream.on_backpressure.append(lambda stalled: self._set_paused(key, stalled))
-        self._streams[key] = stream
-        self._work.set()
+        key = self.scheduler.add(request)
+        stream = GenerationStream(asyncio.get_running_loop().time(), lambda: None)
+        stream.prediction = self.scheduler.sequences[key].prediction
+        self._serve(key, stream)
         return stream
+
+    def adopt(self, sequence: Sequence, stream: GenerationStream) -> None:
+        """Continue a request that the loop of another shard has given up, with the stream of its results."""
+        self._serve(self.scheduler.adopt(sequence), stream)
+
+    def give_up(self, key: int) -> tuple[Sequence, GenerationStream] | None:
+        """Drop a request that has no row on the shard, for another loop to adopt; None if it is running or gone. All of its results have
+        been delivered to its stream."""
+        self._hand_out(self._coalescer.flush())
+        stream, sequence = self._streams.get(key), self.scheduler.give_up(key)
+        if stream is None or sequence is None:
+            return None
+        self._forget(key)
+        return sequence, stream
+
+    def replace_shard(self, reason: str) -> None:
+        """Replace the shard after the step in progress, as if it were lost."""
+        self._note_loss(Replaced(reason))
+
+    def _serve(self, key: int, stream: GenerationStream) -> None:
+        paused = (lambda stalled: None) if self.info.is_upstream_tgi else (lambda stalled: self._set_paused(key, stalled))
+        stream.serve_by(lambda: self._cancel(key), paused)
+        self._streams[key] = stream
+        if self._replication is not None:
+            self._replication.queued(self.scheduler.sequences[key])
+        self._work.set()
 
     async def run(self) -> None:
         """Serve until cancelled, or until the shard is lost for good, which fails all requests."""
         try:
             while True:
                 await self._work.wait()
-                turn = await self._turn() if self._scheduler.lost is None else None
-                if (error := self._scheduler.lost) is not None:
+                turn = await self._turn() if self.scheduler.lost is None else None
+                if (error := self.scheduler.lost) is not None:
                     await self._replace(error)
-                elif self._scheduler.idle:
+                elif self.scheduler.idle:
                     self._work.clear()
                 elif turn is not None and turn.empty:
                     await self._rest()
@@ -145,7 +174,7 @@ class SchedulerLoop:
             self.lifecycle.failed(str(gone))
         finally:
             self.ended.set()
-            self._deliver_all(self._scheduler.fail_all(GenerationFailed(self._end_reason)))
+            self._deliver_all(self.scheduler.fail_all(GenerationFailed(self._end_reason)))
 
     @property
     def _end_reason(self) -> str:
@@ -160,24 +189,26 @@ class SchedulerLoop:
 
     async def _turn(self) -> Turn:
         clock = asyncio.get_running_loop().time
-        self._deliver_all(self._scheduler.expire())
-        turn = self._scheduler.plan()
+        self._deliver_all(self.scheduler.expire())
+        turn = self.scheduler.plan()
         if turn.empty:
             return turn
-        start = clock()
+        start, others = clock(), self._deliveries.seconds
         try:
             result = await self._client.exchange(turn)
         except BackendError as error:
             self._note_loss(error)
             return turn
         answered = clock()
+        others = self._deliveries.seconds - others
         self._note_starts(turn, start)
-        self._hand_out(self._coalescer.step(self._scheduler.complete(result)))
+        self._hand_out(self._coalescer.step(self.scheduler.complete(result)))
         end = clock()
         if result.result is not None:
             if result.result.generations:
                 self.device_monitor.note_step()
-            self._coalescer.turn(answered - start, end - answered)
+            self._coalescer.turn(answered - start - others, end - answered)
+            self._deliveries.seconds += end - answered
         self._watch_held()
         if self._observe is not None:
             self._observe(turn, result, end - start, end - answered)
@@ -188,13 +219,18 @@ class SchedulerLoop:
         reason = str(error)
         if self._supervisor is None:
             raise ShardGone(reason) from error
-        _log.error("the shard is lost: %s", reason)
+        if isinstance(error, Replaced):
+            _log.warning("the shard is replaced: %s", reason)
+        else:
+            _log.error("the shard is lost: %s", reason)
         self._report_loss(error)
-        if not self._continues:
-            self._deliver_all(self._scheduler.fail_all(GenerationFailed(reason)))
-        self._deliver_all(self._scheduler.restart(reason))
+        if not self._continues and not isinstance(error, Replaced):
+            self._deliver_all(self.scheduler.fail_all(GenerationFailed(reason)))
+        self._deliver_all(self.scheduler.restart(reason))
+        if self._replication is not None:
+            self._replication.lost()
         await self._waiting(self._supervisor.restart(error))  # any loss from here on concerns the next shard
-        if self._scheduler.lost is None:  # the next shard may already be lost as well
+        if self.scheduler.lost is None:  # the next shard may already be lost as well
             self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
@@ -202,7 +238,7 @@ class SchedulerLoop:
         restarting = asyncio.ensure_future(restart)
         try:
             while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:
-                self._deliver_all(self._scheduler.expire())
+                self._deliver_all(self.scheduler.expire())
             restarting.result()
         finally:
             if restarting.cancel():
@@ -213,8 +249,8 @@ class SchedulerLoop:
         return self._supervisor is not None and self._supervisor.continues
 
     def _note_loss(self, error: BackendError) -> None:
-        self._scheduler.lose(error)
-        self._report_loss(self._scheduler.lost or error)
+        self.scheduler.lose(error)
+        self._report_loss(self.scheduler.lost or error)
         self._work.set()
 
     def _report_loss(self, error: BackendError) -> None:
@@ -225,7 +261,9 @@ class SchedulerLoop:
             self.lifecycle.restarting(str(error), queueing=self._continues)
 
     def _note_starts(self, turn: Turn, start: float) -> None:
-        for started in self._scheduler.started(turn):
+        for started in self.scheduler.started(turn):
+            if self._replication is not None:
+                self._replication.started(started.key)
             stream = self._streams.get(started.key)
             if stream is not None and stream.started_at is None:
                 stream.started_at, stream.cached = start, started.cached
@@ -258,7 +296,7 @@ class SchedulerLoop:
 
     def _deliver(self, event: Event) -> None:
         """Deliver the last event of a request."""
-        stream = self._streams.pop(event.key, None)
+        stream = self._forget(event.key)
         if stream is None:
             return
         if event.generation is not None:
@@ -269,10 +307,16 @@ class SchedulerLoop:
             stream.fail(event.error)
 
     def _set_paused(self, key: int, paused: bool) -> None:
-        (self._scheduler.pause if paused else self._scheduler.resume)(key)
+        (self.scheduler.pause if paused else self.scheduler.resume)(key)
         self._work.set()
 
+    def _forget(self, key: int) -> GenerationStream | None:
+        stream = self._streams.pop(key, None)
+        if stream is not None and self._replication is not None:
+            self._replication.ended(key)
+        return stream
+
     def _cancel(self, key: int) -> None:
-        self._streams.pop(key, None)
-        self._scheduler.cancel(key)
+        self._forget(key)
+        self.scheduler.cancel(key)
         self._work.set()

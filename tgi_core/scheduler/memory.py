@@ -11,16 +11,17 @@ _BY_POSITION = {CacheKind.FULL, CacheKind.WINDOW}
 
 
 class RowMemory:
-    """Block tables of sequences over the pools of a capacity. With `reuse`, full blocks whose rows have been read are shared."""
+    """Block tables of sequences over the pools of a capacity. With `reuse`, full blocks whose rows have been read are shared; default
+    of `prefixes`: an index of its own."""
 
-    def __init__(self, groups: tuple[CacheGroup, ...], reuse: bool) -> None:
+    def __init__(self, groups: tuple[CacheGroup, ...], reuse: bool, prefixes: PrefixIndex | None = None) -> None:
         self._groups = groups
         self.pools = CacheBlocks(groups)
         self.stride = self.pools.stride
         sizes = {group.block_size for group in groups}
         alike = len(sizes) == 1 and all(group.kind in _BY_POSITION for group in groups)
         self.reusing = reuse and alike
-        self.prefixes = PrefixIndex(self.stride)
+        self.prefixes = prefixes or PrefixIndex(self.stride)
 
     @property
     def longest(self) -> int:

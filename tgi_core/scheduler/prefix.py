@@ -29,11 +29,11 @@ class Entry:
 
 
 class PrefixIndex:
-    """Entries by key. Their blocks are neither free nor owned by a row."""
+    """Entries by key. Their blocks are neither free nor owned by a row. Indexes with the same `secret` (16 bytes) have the same keys."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, secret: bytes | None = None) -> None:
         self.block_size = block_size
-        self._secret = secrets.token_bytes(_DIGEST)
+        self._secret = secret or secrets.token_bytes(_DIGEST)
         self.entries: dict[bytes, Entry] = {}
         self.unheld: OrderedDict[bytes, Entry] = OrderedDict()
 

@@ -18,7 +18,9 @@ from tgi_core.scheduler.drafting import Drafter, ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.fault_attribution import Verdict
 from tgi_core.scheduler.memory import RowMemory
+from tgi_core.scheduler.overload import overload
 from tgi_core.scheduler.policy import Policy, StepPlan
+from tgi_core.scheduler.prefix import PrefixIndex
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.row_drafts import DraftSource
 from tgi_core.scheduler.sequence import Sequence
@@ -28,21 +30,11 @@ from tgi_core.scheduler.types import (
     DeadlineExceeded,
     GenerationRequest,
     Limits,
-    Overloaded,
     RequestFailed,
     SchedulerError,
     SchedulerOptions,
 )
-from tgi_core.wire.types import (
-    Decode,
-    Fault,
-    Generation,
-    Prefill,
-    StepResult,
-    StepVerb,
-    Turn,
-    TurnResult,
-)
+from tgi_core.wire.types import Decode, Fault, Generation, Prefill, StepResult, StepVerb, Turn, TurnResult
 
 Clock = Callable[[], float]
 """Returns monotonic seconds."""
@@ -58,16 +50,18 @@ class Scheduler:
         options: SchedulerOptions | None = None,
         clock: Clock = time.monotonic,
         observe_drafts: ObserveDrafts | None = None,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
         self._capacity = capacity
         self._options = options = options or SchedulerOptions()
         self._clock = clock
-        self.memory = RowMemory(capacity.groups, reuse=options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features)
-        self._times = StepTimes()
+        reuse = options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features
+        self.memory = RowMemory(capacity.groups, reuse, prefixes)
+        self.times = StepTimes()
         speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
         sources = options.earlier_answers, observe_drafts, capabilities.proposals > 0
-        self._drafter = Drafter(capacity.draft, self._times, *sources) if speculates else None
-        self._policy = Policy(capabilities, capacity, self.memory, self._times, options, self._drafter)
+        self._drafter = Drafter(capacity.draft, self.times, *sources) if speculates else None
+        self._policy = Policy(capabilities, capacity, self.memory, self.times, options, self._drafter)
         self.shard = ShardState(capacity.in_flight)
         self.queue = WaitingQueue()
         self._deadlines = Deadlines()
@@ -94,8 +88,7 @@ class Scheduler:
     @property
     def snapshot(self) -> Snapshot:
         """Current load of the scheduler."""
-        memory = self.memory
-        counts = memory.free, memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
+        counts = self.memory.free, self.memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
         return Snapshot(len(self.queue), len(self.shard.rows), *counts)
 
     @property
@@ -115,43 +108,49 @@ class Scheduler:
 
     def add(self, request: GenerationRequest) -> int:
         """Queue a request and return its key. Raises ValueError if it can never fit, Overloaded if too many wait."""
-        total = len(request.input_ids) + request.stopping.max_new_tokens
-        if not request.input_ids or len(request.input_ids) > self.limits.max_input_tokens:
-            raise ValueError(f"a prompt of {len(request.input_ids)} tokens; from 1 to {self.limits.max_input_tokens} fit")
-        if request.stopping.max_new_tokens < 1 or total > self.limits.max_total_tokens:
-            raise ValueError(f"{total} tokens of prompt and answer; {self.limits.max_total_tokens} fit")
+        self.limits.check(request)
         self._make_room_in_queue(request)
-        now, key, ageing_s = self._clock(), next(self._keys), self._options.ageing_s
-        wanted = request.scheduling
-        sequence = Sequence(key, request, list(request.input_ids), total=total, end=total)
-        sequence.rank = (now - wanted.priority * ageing_s, key)
+        now, ageing_s = self._clock(), self._options.ageing_s
+        wanted, total = request.scheduling, len(request.input_ids) + request.stopping.max_new_tokens
+        sequence = Sequence(0, request, list(request.input_ids), total=total, end=total)
+        sequence.rank = (now - wanted.priority * ageing_s, 0)
         if wanted.urgent or wanted.priority < 0:
             sequence.urgency = self._rate.tokens_in(-wanted.priority * ageing_s)
-        self.memory.clear(sequence)
         if self._drafter is not None:
             self._drafter.begin(sequence)
+        if wanted.timeout_s is not None:
+            sequence.deadline = now + wanted.timeout_s
+        return self.adopt(sequence)
+
+    def adopt(self, sequence: Sequence) -> int:
+        """Queue a new request, or one that another scheduler of the same model has given up, and return its key here. It must fit
+        within `limits`."""
+        key = sequence.key = next(self._keys)
+        sequence.rank = (sequence.rank[0], key)
+        self.memory.clear(sequence)
         self.sequences[key] = sequence
         self.queue.enter(sequence)
-        if wanted.timeout_s is not None:
-            self._deadlines.add(key, now + wanted.timeout_s)
+        self._deadlines.add(key, sequence.deadline)
+        if sequence.paused:
+            self.paused[key] = sequence
+            self.queue.pop(key)
         return key
+
+    def give_up(self, key: int) -> Sequence | None:
+        """Drop a request that has no row, for another scheduler to adopt; None if it is running or gone."""
+        sequence = self.sequences.get(key)
+        if sequence is None or sequence.wire_id:
+            return None
+        self.cancel(key)
+        return sequence
 
     def _make_room_in_queue(self, request: GenerationRequest) -> None:
         """If the queue is full, reject requests of the client with the most waiting requests. Raises Overloaded."""
-        while (full := self._queue_full(len(request.input_ids))) is not None:
+        while (full := overload(self.queue, len(request.input_ids), self._options, self._rate)) is not None:
             last = self.queue.last_of_longest(request.scheduling.client)
             if last is None:
                 raise full
             self._displaced += self._fail([last], full)
-
-    def _queue_full(self, tokens: int) -> Overloaded | None:
-        most_requests, most_tokens = self._options.max_queued_requests, self._options.max_queued_tokens
-        waiting = self.queue.tokens
-        if most_requests is not None and len(self.queue) >= most_requests:
-            return Overloaded(f"{len(self.queue)} requests wait, as many as may", self._rate.seconds_for(waiting))
-        if most_tokens is not None and self.queue and waiting + tokens > most_tokens:
-            return Overloaded(f"prompts of {waiting} tokens wait; at most {most_tokens} may", self._rate.seconds_for(waiting))
-        return None
 
     def cancel(self, key: int) -> None:
         """Drop a request: no step launched after this includes it, and its blocks are freed at once."""
@@ -220,7 +219,7 @@ class Scheduler:
         self._launched = None
         if read is not None:
             self.shard.read()
-            self._times.read(self._clock())
+            self.times.read(self._clock())
             self._read(read, events)
         if refused is not None and _ends_all(refused) and self.lost is None:
             events += self._step_died(refused)
@@ -240,17 +239,18 @@ class Scheduler:
     def restart(self, reason: str) -> list[Event]:
         """After the shard was replaced by an empty one, continue every request from its tokens."""
         self.lost = self._launched = None
+        self.shard.lose()
         events = self._carry_out(self._policy.faults.died(list(self.shard.rows.values())), reason)
         self.memory.forget()
         self.shard.forget()
-        self._times.forget()
+        self.times.forget()
         return events
 
     def fail_all(self, error: SchedulerError) -> list[Event]:
         """End every request, since the shard is lost."""
         events = self._fail(list(self.sequences.values()), error)
         self.shard.forget()
-        self._times.forget()
+        self.times.forget()
         return events
 
     # launching
@@ -266,7 +266,7 @@ class Scheduler:
         now = self._clock()
         self._rate.step(plan.tokens, now)
         padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
-        self._times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts)
+        self.times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
@@ -342,7 +342,7 @@ class Scheduler:
             return []
         self._leave_out_the_cancelled(plan)
         self.shard.undo_launch()
-        self._times.undo()
+        self.times.undo()
         self._advance(plan, -1)
         for item in plan.grown:
             self._policy.give_back(item)
@@ -369,7 +369,7 @@ class Scheduler:
             self._policy.faults.died(list(self.shard.rows.values()), known=bool(fault.request_ids)), fault.message
         )
         self.shard.forget()
-        self._times.forget()
+        self.times.forget()
         return events
 
     def _carry_out(self, verdict: Verdict, reason: str) -> list[Event]:

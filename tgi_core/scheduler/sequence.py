@@ -56,6 +56,10 @@ class Sequence:
     """Number of consecutive faults that only this request can have caused, without a new token in between."""
     proven: bool = False
     """Whether there is a new token since the last admission."""
+    losses: int = 0
+    """Number of consecutive losses of its shard, without a new token in between."""
+    deadline: float | None = None
+    """Time of the scheduler's clock by which the request must have ended."""
     drafts: tuple[int, ...] = ()
     """Drafts in a launched step that has not been read; the row takes part in no other step until then."""
     speculation: RowDrafts | None = None

@@ -99,6 +99,11 @@ class ShardState:
         """Record that the oldest step has been read."""
         self._unread.popleft()
 
+    def lose(self) -> None:
+        """Record in each row that its shard is lost."""
+        for sequence in self.rows.values():
+            sequence.losses = 1 if sequence.proven else sequence.losses + 1
+
     def forget(self) -> None:
         """Forget all batches and steps, which the shard has lost. All rows must have been removed."""
         self._unread.clear()

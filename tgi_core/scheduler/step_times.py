@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 _WEIGHT = 0.05
 """Weight of the latest step in the moving average of tokens per second."""
@@ -105,6 +106,11 @@ class StepTimes:
     def decoding_s(self, rows: int) -> float:
         """Return the seconds of a step that decodes a token of each row; 0 if there was none of about that size."""
         return self._alone_s.get(rows.bit_length(), 0.0)
+
+    @property
+    def by_size(self) -> Mapping[int, float]:
+        """Seconds of steps that only decode, by the bit length of their number of rows."""
+        return self._alone_s
 
     def draft_s(self, rows: int) -> float:
         """Return the seconds that a draft adds to such a step; 0 if none was measured."""

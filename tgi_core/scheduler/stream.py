@@ -40,6 +40,7 @@ class GenerationStream:
         self.prediction: Prediction | None = None
         """What the client expects the answer to contain, with the use that was made of it."""
         self._cancel = cancel
+        self._pause: Callable[[bool], None] = lambda stalled: None
         self._pending: deque[tuple[Generation, int]] = deque()
         """Results with their sizes; size 0 if the queue was empty, so that a reader that keeps up costs nothing."""
         self._buffer = buffer
@@ -55,6 +56,11 @@ class GenerationStream:
         """Whether `_take` can take more and nothing is pending."""
         self._failure: Exception | None = None
         """Exception raised by `_take`."""
+
+    def serve_by(self, cancel: Callable[[], None], pause: Callable[[bool], None]) -> None:
+        """Change who serves the request: `cancel` ends it there; `pause` is called with True when generation should pause and with False
+        when it should continue."""
+        self._cancel, self._pause = cancel, pause
 
     def __aiter__(self) -> GenerationStream:
         return self
@@ -150,6 +156,7 @@ class GenerationStream:
 
     def _set_stalled(self, stalled: bool) -> None:
         self._stalled = stalled
+        self._pause(stalled)
         for listener in self.on_backpressure:
             listener(stalled)
 

@@ -110,6 +110,14 @@ class Limits:
     max_input_tokens: int
     max_total_tokens: int
 
+    def check(self, request: GenerationRequest) -> None:
+        """Check that a request can ever fit. Raises ValueError."""
+        prompt, answer = len(request.input_ids), request.stopping.max_new_tokens
+        if not 1 <= prompt <= self.max_input_tokens:
+            raise ValueError(f"a prompt of {prompt} tokens; from 1 to {self.max_input_tokens} fit")
+        if answer < 1 or prompt + answer > self.max_total_tokens:
+            raise ValueError(f"{prompt + answer} tokens of prompt and answer; {self.max_total_tokens} fit")
+
 
 class SchedulerError(Exception):
     """A request ended without a result. The message may be shown to the client."""

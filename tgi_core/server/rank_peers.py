@@ -75,7 +75,8 @@ class Peers:
         """Send each rank its place in the group."""
         for peer in self._peers.values():
             # local ranks on rank 0's machine count from rank 0; ranks on other machines know their own
-            self._send(peer, [0, "open", plain(replace(self.group, rank=peer.rank, local_rank=peer.rank))])
+            local_rank = self.group.local_rank + peer.rank
+            self._send(peer, [0, "open", plain(replace(self.group, rank=peer.rank, local_rank=local_rank))])
 
     def broadcast(self, verb: str, *arguments: Any) -> int:
         """Send a verb to all ranks. Return its number. Raises PeerLost."""

@@ -1,4 +1,4 @@
-"""The rank of this process, if each rank is started separately, by torchrun or by hand."""
+"""The rank of this process, if each rank is started separately, by torchrun or by hand; and the replica that it belongs to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ class Place:
     world: int
     local_rank: int
     local_world: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """Replica `number` of the `count` replicas of the model on this machine, which all have the same number of ranks."""
+
+    number: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> ReplicaPlace:
+        """Parse the form `NUMBER/COUNT`, which `str` makes."""
+        number, _, count = text.partition("/")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
 
 
 def own_place(environ: Mapping[str, str], num_shard: int | None) -> Place | None:

@@ -6,12 +6,12 @@ Metrics that TGI also has keep TGI's meaning. Strings from clients are never lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tgi_core.config import MAX_DRAFTS
 from tgi_core.telemetry.histogram import FastHistogram
@@ -35,11 +35,17 @@ class Metric:
     ours: bool = False
     """TGI has no metric of this name."""
 
+    @property
+    def by_replica(self) -> bool:
+        """Whether only a server with several replicas has it."""
+        return self.labels == REPLICA
+
 
 METHOD = (("method", ("prefill", "decode")),)
 FAILURES = ("overloaded", "validation", "template", "incomplete", "generation", "nan", "timeout", "unavailable", "dropped")
 """Reasons why a generation can fail."""
 DRAFT_SOURCES = (("source", ("grammar", "prediction", "model", "ngram", "suffix")),)
+REPLICA = (("replica", ()),)
 PLACES = tuple(map(str, range(MAX_DRAFTS)))
 """Places among the drafts of a row."""
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
@@ -132,6 +138,18 @@ METRICS = (
         (("verb", VERBS), ("error", ())),
         ours=True,
     ),
+    Metric("tgi_replica_up", "gauge", "Whether a replica serves: 1 or 0.", REPLICA, ours=True),
+    Metric("tgi_replica_queue_size", "gauge", "Requests in a replica's queue.", REPLICA, ours=True),
+    Metric("tgi_replica_batch_current_size", "gauge", "Requests in a replica's batch.", REPLICA, ours=True),
+    Metric("tgi_replica_kv_blocks_used", "gauge", "KV cache blocks of a replica in use by requests.", REPLICA, ours=True),
+    Metric("tgi_replica_kv_blocks_capacity", "gauge", "KV cache blocks of a replica.", REPLICA, ours=True),
+    Metric(
+        "tgi_replica_prefix_cache_query_tokens", "counter", "Tokens looked up in a replica's prefix cache.", REPLICA, ours=True
+    ),
+    Metric("tgi_replica_prefix_cache_hit_tokens", "counter", "Tokens found in a replica's prefix cache.", REPLICA, ours=True),
+    Metric("tgi_replica_placed_requests", "counter", "Requests that a replica was given.", REPLICA, ours=True),
+    Metric("tgi_replica_moved_requests", "counter", "Requests that others took over from a replica.", REPLICA, ours=True),
+    Metric("tgi_replica_losses", "counter", "Losses and planned replacements of a replica's shard.", REPLICA, ours=True),
     Metric("tgi_log_lines_dropped", "counter", "Log lines dropped because standard error was not read in time.", ours=True),
 )
 
@@ -147,6 +165,22 @@ class _Counted:
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current value."""
         yield CounterMetricFamily(self._name, _BY_NAME[self._name].text, value=float(self._read()))
+
+
+class _ByReplica:
+    """Collector for a gauge or a counter of each replica."""
+
+    def __init__(self, name: str, read: Callable[[], Iterable[float]]) -> None:
+        self._name, self._read = name, read
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the current values."""
+        metric = _BY_NAME[self._name]
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(self._name, metric.text, labels=["replica"])
+        for number, value in enumerate(self._read()):
+            family.add_metric([str(number)], float(value))
+        yield family
 
 
 class Instruments:
@@ -167,6 +201,10 @@ class Instruments:
     def counted(self, name: str, read: Callable[[], float]) -> None:
         """Create a counter that is kept elsewhere and read at each scrape."""
         self._registry.register(_Counted(name, read))
+
+    def by_replica(self, name: str, read: Callable[[], Iterable[float]]) -> None:
+        """Create a gauge or a counter with a series for each replica, in the order of `read`, which is called at each scrape."""
+        self._registry.register(_ByReplica(name, read))
 
     def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> FastHistogram:
         """Create a histogram."""

@@ -22,6 +22,16 @@ def describe(what: str, done: int, total: int, unit: str, seconds: float) -> str
     return f"{what}: {done} of {total} ({share} %)"
 
 
+def both(first: Progress, second: Progress) -> Progress:
+    """Show progress in two ways."""
+
+    def show(what: str, done: int, total: int, unit: str) -> None:
+        first(what, done, total, unit)
+        second(what, done, total, unit)
+
+    return show
+
+
 class PlainProgress:
     """Prints a line every two seconds and at the end of each task."""
 

@@ -1,0 +1,1 @@
+"""Placement of requests on many replicas, in virtual time."""

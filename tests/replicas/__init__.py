@@ -1,0 +1,1 @@
+"""Several shards behind one router."""

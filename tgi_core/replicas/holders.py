@@ -1,0 +1,73 @@
+"""Which replicas have which prefixes in their caches."""
+
+from __future__ import annotations
+
+import secrets
+
+from tgi_core.scheduler.prefix import Entry, PrefixIndex
+
+_SECRET = 16
+
+
+class Holders:
+    """Replicas by the key of a block, as the bits of an integer. It is exact: the schedulers of all replicas report what enters and
+    leaves their prefix indexes."""
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_bytes(_SECRET)
+        """Key of the hash of all replicas, so that a prompt is hashed once."""
+        self._bits: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+    def of(self, key: bytes) -> int:
+        """Return the replicas that hold a block; bit n stands for replica n."""
+        return self._bits.get(key, 0)
+
+    def add(self, key: bytes, bit: int) -> None:
+        """Record that a replica holds a block."""
+        self._bits[key] = self._bits.get(key, 0) | bit
+
+    def remove(self, key: bytes, bit: int) -> None:
+        """Record that a replica holds a block no longer."""
+        left = self._bits.get(key, 0) & ~bit
+        if left:
+            self._bits[key] = left
+        else:
+            self._bits.pop(key, None)
+
+    def depth(self, keys: list[bytes], among: int) -> int:
+        """Return the number of first blocks of `keys` that some of the replicas `among` hold.
+
+        Evicting drops the end of a prefix before its start, so who holds a block holds those before it: a binary search suffices.
+        """
+        low, high, bits = 0, len(keys), self._bits
+        while low < high:
+            middle = (low + high + 1) // 2
+            if bits.get(keys[middle - 1], 0) & among:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+class SharedPrefixIndex(PrefixIndex):
+    """The prefix index of one replica, which reports its keys to `holders`."""
+
+    def __init__(self, block_size: int, holders: Holders, replica: int) -> None:
+        super().__init__(block_size, holders.secret)
+        self._holders, self._bit = holders, 1 << replica
+
+    def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
+        """Add an entry with a row's blocks; see `PrefixIndex.add`."""
+        entry = super().add(key, blocks)
+        if entry is not None:
+            self._holders.add(key, self._bit)
+        return entry
+
+    def evict(self) -> tuple[int, ...]:
+        """Evict the least recently used idle entry; see `PrefixIndex.evict`."""
+        if self.unheld:
+            self._holders.remove(next(iter(self.unheld)), self._bit)
+        return super().evict()

@@ -1,0 +1,33 @@
+"""What a scheduler's loop tells those who place requests on several shards."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tgi_core.scheduler.coalescing import DeliveryTime
+from tgi_core.scheduler.prefix import PrefixIndex
+from tgi_core.scheduler.sequence import Sequence
+
+
+class Replication(Protocol):
+    """One replica's part in the placement of requests. Called on the event loop; keys are those of the replica's scheduler."""
+
+    @property
+    def prefixes(self) -> PrefixIndex | None:
+        """Prefix index for the replica's scheduler; None: one of its own."""
+
+    @property
+    def deliveries(self) -> DeliveryTime:
+        """Time that the loops of all replicas spend on deliveries."""
+
+    def queued(self, sequence: Sequence) -> None:
+        """A request has entered the queue."""
+
+    def started(self, key: int) -> None:
+        """The first step of a request, or of its continuation, is being sent."""
+
+    def ended(self, key: int) -> None:
+        """A request has ended or has been given up."""
+
+    def lost(self) -> None:
+        """The shard is lost and is being replaced. No request has a row any more."""
