@@ -20,7 +20,9 @@ _OWN_FOLDER = "the socket is created in a private directory"
 MAX_DRAFTS = 16
 """Maximum number of drafts per request and step."""
 _WITHOUT_MIXING = "on backends that cannot mix prefill and decode; elsewhere requests join at every step"
-_OWN_CHOICE = "the backend chooses its kernels at startup and logs its choice"
+_OWN_CHOICE = (
+    "the backend chooses its kernels at startup and logs its choice; TGI_CUDA_ATTENTION, TGI_ROCM_ATTENTION etc. restrict it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Settings:
     )
     quantize: str | None = setting(
         None,
-        "Quantize unquantized weights at load: int8, int4 or fp8 (eetq and bitsandbytes mean int8, bitsandbytes-nf4 and -fp4 int4). The "
-        "format of a quantized checkpoint is read from its files; the flag must match it.",
+        "Quantize unquantized weights at load: int8, int4 or fp8 (eetq and bitsandbytes are aliases of int8; bitsandbytes-nf4 "
+        "and bitsandbytes-fp4 of int4). The format of a quantized checkpoint is read from its files; the flag must match it.",
         "Model",
         choices=(
             *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
@@ -77,8 +79,9 @@ class Settings:
     )
     rope_scaling: str | None = setting(
         None,
-        "RoPE scaling that overrides the model's config.json. linear lengthens the model's context by --rope-factor; dynamic has no "
-        "effect within the model's context, which texts may not exceed. Default: linear with --rope-factor, otherwise the model's own.",
+        "RoPE scaling that overrides the model's config.json. linear multiplies the context length by --rope-factor; dynamic changes "
+        "nothing, because requests cannot exceed the model's own context length. Default: linear with --rope-factor, otherwise the "
+        "model's own.",
         "Model",
         choices=("linear", "dynamic"),
         scope=Scope.SHARD,
@@ -118,7 +121,8 @@ class Settings:
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "Data type of the KV cache: auto uses the model's; 8 bits halve the cache, fp8 on accelerators that support it, int8 on the CPU.",
+        "Data type of the KV cache: auto uses the model's; 8-bit types halve its size: fp8 on accelerators that support "
+        "it, int8 on the CPU.",
         "Device",
         choices=("auto", "fp8_e4m3fn", "fp8_e5m2", "int8"),
         scope=Scope.SHARD,
@@ -131,7 +135,10 @@ class Settings:
     )
     attention: str | None = ignored(None, "Attention implementation.", "Device", _OWN_CHOICE)
     cuda_graphs: tuple[int, ...] | None = ignored(
-        None, "Batch sizes to capture as CUDA graphs; 0 for none.", "Device", "the backend decides which graphs to capture"
+        None,
+        "Batch sizes to capture as CUDA graphs; 0 for none.",
+        "Device",
+        "the backend decides which graphs to capture; TGI_CUDA_GRAPHS=off and TGI_ROCM_GRAPHS=off turn them off",
     )
     disable_custom_kernels: bool = ignored(
         False, "Disable TGI's custom BLOOM kernels.", "Device", "there are no such kernels here"
@@ -191,7 +198,7 @@ class Settings:
     )
     watchdog_floor: float = setting(
         60.0,
-        "Minimum seconds a step may take before its shard is considered hung; long steps get more time.",
+        "Seconds that any step may take before its shard is considered hung; the limit grows with the usual duration of steps.",
         "Shard",
         minimum=0.1,
     )
@@ -316,8 +323,8 @@ class Settings:
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of draft tokens per request and step. Output is the same without them. Default: the number of tokens that "
-        "speculation heads guess, 4 for a draft model, otherwise 0.",
+        "Maximum number of draft tokens per request and step. Output is the same without them. Default: the number of heads of "
+        "Medusa or an MLPSpeculator, 4 for EAGLE-3 and draft models, otherwise 0 (off).",
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,

@@ -1,4 +1,4 @@
-"""What a request makes when it has the device to itself: the yardstick for every row that has mates.
+"""The output of a request that runs alone, with which every row of a batch is compared.
 
 Each request runs in one piece and in lock step, without prefix, chunks or mates, in a session that nothing else uses.
 """

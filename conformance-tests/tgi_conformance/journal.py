@@ -1,4 +1,4 @@
-"""The calls of the clause that is being tried, in a file: what a parent process says of a child that hangs or crashes."""
+"""A log of the running clause's calls, from which the parent reports a child that hangs or crashes."""
 
 from __future__ import annotations
 

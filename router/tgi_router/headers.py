@@ -1,4 +1,4 @@
-"""The x-* response headers of routes that generate."""
+"""Response headers of routes that generate, streams included."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class _Plan:
 
     parameters: Parameters
     extras: Extras
-    draft: bytes
+    job: bytes
     names: Names
     warnings: Mapping[str, str]
 
@@ -162,12 +162,12 @@ class ChatRoutes:
     async def _render(self, body: ChatBody, plan: _Plan, size: int) -> Prompt:
         """Render the prompt. If the template refuses the role `developer`, OpenAI's newer name for it, it gets `system`."""
         try:
-            return await self._templates.render(plan.draft)
+            return await self._templates.render(plan.job)
         except TemplateFailed:
             if self._dialect.strict or all(message.role != "developer" for message in body.messages):
                 raise
             renamed = body.model_copy(update={"messages": [_without_developer(message) for message in body.messages]})
-            return await self._templates.render((await self._inference.threads.run(size, self._plan, renamed)).draft)
+            return await self._templates.render((await self._inference.threads.run(size, self._plan, renamed)).job)
 
     def _plan(self, body: ChatBody) -> _Plan:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
@@ -204,7 +204,7 @@ class ChatRoutes:
             body.messages, () if tools is None else tools.tools, note, self._dialect.strict, _variables(body)
         )
         try:
-            return templates.draft(conversation, self._longest).to_json()
+            return templates.job(conversation, self._longest).to_json()
         except RecursionError:
             raise TemplateFailed("`messages` or `tools` are nested too deep") from None
 

@@ -60,7 +60,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TemplateJob:
     """A chat as sent to a worker: the source of a template and its variables."""
 
     source: str
@@ -134,11 +134,11 @@ class Renderer:
         self._literals = LiteralTokens(json.loads(greeting))
 
     def answer(self, request: bytes) -> bytes:
-        """Render a draft; both the draft and the result are JSON. Lone surrogates are sent as escapes, and rejected by the
+        """Render a job; both the job and the result are JSON. Lone surrogates are sent as escapes, and rejected by the
         parent."""
         answer: dict[str, Any]
         try:
-            text, spans = self._rendered(Draft(**json.loads(request)))
+            text, spans = self._rendered(TemplateJob(**json.loads(request)))
             answer = {"text": text, "literals": spans}
         except MemoryError:
             answer = {"error": "the template needs too much memory"}
@@ -146,26 +146,26 @@ class Renderer:
             answer = {"error": str(error)[:LONGEST_ERROR]}
         return json.dumps(answer).encode()
 
-    def _rendered(self, draft: Draft) -> tuple[str, tuple[Span, ...]]:
-        template = self._compiled.get(draft.source)
+    def _rendered(self, job: TemplateJob) -> tuple[str, tuple[Span, ...]]:
+        template = self._compiled.get(job.source)
         if template is None:
-            template = self._compiled[draft.source] = environment().from_string(draft.source)
-        hidden, turns = self._literals.hide(), draft.variables["messages"]
-        self._prepare(draft, turns, hidden)
-        text = _text(template, {**_hidden(draft.further, hidden), **draft.variables}, draft.longest)
-        if draft.continued:
+            template = self._compiled[job.source] = environment().from_string(job.source)
+        hidden, turns = self._literals.hide(), job.variables["messages"]
+        self._prepare(job, turns, hidden)
+        text = _text(template, {**_hidden(job.further, hidden), **job.variables}, job.longest)
+        if job.continued:
             cut = cut_after(text, turns[-1]["content"])
             if cut is None:
                 raise Rejected("the template does not show the last message, which was to be continued")
             text = cut
         return hidden.reveal(text)
 
-    def _prepare(self, draft: Draft, turns: list[dict[str, Any]], hidden: Hidden) -> None:
+    def _prepare(self, job: TemplateJob, turns: list[dict[str, Any]], hidden: Hidden) -> None:
         """Replace special tokens in untrusted messages, which must not pass for a part of the template."""
-        for place in draft.untrusted:
+        for place in job.untrusted:
             turns[place]["content"] = hidden.take(turns[place]["content"])
-        if draft.appendix:
-            turns[-1]["content"] += draft.appendix
+        if job.appendix:
+            turns[-1]["content"] += job.appendix
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ class TemplatePool:
         greeting = json.dumps(list(special)).encode()
         self._pool = WorkerPool(python(_CHILD), greeting=greeting, size=size, waiting=WAITING, wait_s=WAIT_S)
 
-    async def render(self, draft: bytes) -> Prompt:
-        """Render a `Draft` in JSON. Raises TemplateFailed; ModelOverloaded if all workers are busy for too long, or are killed
+    async def render(self, job: bytes) -> Prompt:
+        """Render a `TemplateJob` in JSON. Raises TemplateFailed; ModelOverloaded if all workers are busy for too long, or are killed
         externally."""
         try:
-            answer = json.loads(await self._pool.ask(draft))
+            answer = json.loads(await self._pool.ask(job))
         except TooCostly:
             raise TemplateFailed("the template took too long") from None
         except WorkerCrashed:

@@ -14,7 +14,7 @@ from tgi_router.errors import TemplateFailed
 from tgi_router.json_text import dumps
 from tgi_router.openai_bodies import Message, Tool
 from tgi_router.reasoning import ReasoningTags, reasoning_tags
-from tgi_router.template_child import Draft, environment
+from tgi_router.template_child import TemplateJob, environment
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
@@ -85,8 +85,8 @@ class ChatTemplates:
         """The tags around the model's reasoning, if it reasons."""
         return reasoning_tags(template.source for template in self._templates.values())
 
-    def draft(self, conversation: Conversation, longest: int) -> Draft:
-        """Create the draft of a prompt of at most `longest` characters. The prompt continues the last message if that is the
+    def job(self, conversation: Conversation, longest: int) -> TemplateJob:
+        """Create the job that renders a prompt of at most `longest` characters. The prompt continues the last message if that is the
         assistant's. Takes time in proportion to the chat. Raises TemplateFailed."""
         template = self._choose(conversation)
         template.check()
@@ -94,7 +94,7 @@ class ChatTemplates:
         turns = [_turn(message, conversation, template) for message in messages]
         appended = turns and conversation.tools
         further = {} if conversation.strict else dict(conversation.variables)
-        return Draft(
+        return TemplateJob(
             template.source,
             {"messages": turns, "add_generation_prompt": True, "tools": tools, **self._special},
             longest,

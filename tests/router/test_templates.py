@@ -36,7 +36,7 @@ def rendered(templates: ChatTemplates, conversation: Conversation) -> str:
     async def run() -> str:
         pool = TemplatePool(1)
         try:
-            return (await pool.render(templates.draft(conversation, LONGEST).to_json())).text
+            return (await pool.render(templates.job(conversation, LONGEST).to_json())).text
         finally:
             pool.close()
 
@@ -191,10 +191,10 @@ def test_past_calls_in_templates() -> None:
     assert '"arguments":"{\\"a\\": 1}"' in render(PLAIN, CALLED, ANSWERED)
 
 
-def draft(source: str) -> bytes:
+def job(source: str) -> bytes:
     """What a worker is told to render a template for a conversation of one message."""
     conversation = Conversation([Message.model_validate(ASKS)])
-    return ChatTemplates({"default": source}, "<s>", "</s>").draft(conversation, LONGEST).to_json()
+    return ChatTemplates({"default": source}, "<s>", "</s>").job(conversation, LONGEST).to_json()
 
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -216,11 +216,11 @@ def test_limits(source: str, text: str) -> None:
     async def run() -> None:
         pool = TemplatePool(1)
         try:
-            assert (await pool.render(draft("warm"))).text == "warm"
+            assert (await pool.render(job("warm"))).text == "warm"
             with pytest.raises(TemplateFailed) as caught:
-                await pool.render(draft(source))
+                await pool.render(job(source))
             assert str(caught.value).startswith(f"Template error: {text}") and len(str(caught.value)) < 400
-            assert (await pool.render(draft("{{ bos_token }}"))).text == "<s>"
+            assert (await pool.render(job("{{ bos_token }}"))).text == "<s>"
         finally:
             pool.close()
 

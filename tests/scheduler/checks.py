@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tests.scheduler.device import Device
 from tgi_core.scheduler import Scheduler
-from tgi_core.scheduler.policy import MAX_PASSED
+from tgi_core.scheduler.policy import MAX_OVERTAKEN
 from tgi_core.scheduler.prefix import Entry
 
 
@@ -24,7 +24,7 @@ def check_books(scheduler: Scheduler) -> None:
     assert scheduler.queue.clients == len({item.request.scheduling.client for item in known.values()}), (
         "nobody is remembered who has left"
     )
-    assert all(item.passed <= MAX_PASSED for item in queue), "nobody is passed for ever"
+    assert all(item.overtaken <= MAX_OVERTAKEN for item in queue), "nobody is overtaken for ever"
     assert all(not item.wire_id and not any(item.tables) for item in queue), "who waits holds nothing"
     assert all(not item.wire_id and not any(item.tables) for item in parked), "nor does who gave up its place"
     assert all(item.paused == (item.key in scheduler.paused) for item in known.values())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.scheduler.device import Device, alone, device, launched_ids, request
 from tgi_core.backend import Mixing, WarmupPlan
 from tgi_core.scheduler import DeadlineExceeded, Overloaded, SchedulerOptions
-from tgi_core.scheduler.policy import MAX_PASSED
+from tgi_core.scheduler.policy import MAX_OVERTAKEN
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Prefill
 
@@ -67,7 +67,7 @@ def test_equals_start_in_the_order_in_which_they_came(demo_tokenizer: Tokenizer,
 
 
 def test_the_small_go_past_the_big_but_not_for_ever(demo_tokenizer: Tokenizer) -> None:
-    """A prompt that finds no room does not stop those behind it, until so many have passed that it is its turn."""
+    """A prompt that finds no room does not stop those behind it, until so many have overtaken it that it is its turn."""
     plan = WarmupPlan(max_rows=8, max_row_tokens=64, max_step_tokens=64, num_blocks=16, block_size=4)
     one = device(demo_tokenizer, plan)
     one.scheduler.add(request(tuple(range(20)), 40))
@@ -76,7 +76,7 @@ def test_the_small_go_past_the_big_but_not_for_ever(demo_tokenizer: Tokenizer) -
     first = one.scheduler.add(request((1, 2), 2))
     one.turn()
     assert one.scheduler.snapshot.queued == 1  # the big one; the small one runs
-    small = [one.scheduler.add(request((1, 2), 20)) for _ in range(2 * MAX_PASSED)]
+    small = [one.scheduler.add(request((1, 2), 20)) for _ in range(2 * MAX_OVERTAKEN)]
     one.run()
     ended = list(one.ended)
     assert ended.index(first) < ended.index(big) < ended.index(small[-1])

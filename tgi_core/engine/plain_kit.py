@@ -1,4 +1,4 @@
-"""What a device kit is where a package brings no kernels of its own: plain torch, without adapters and 8-bit caches."""
+"""Defaults of a `DeviceKit` for packages without kernels of their own: plain torch, no adapters, no 8-bit KV cache."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from tgi_core.wire.types import ShardRequest, needs_masks
 
 LOOK_AHEAD = 8
 """Number of waiting requests that do not fit and are skipped in search of a smaller one."""
-MAX_PASSED = 32
-"""Number of later requests that may be admitted before one that does not fit; after that, none are until it fits."""
+MAX_OVERTAKEN = 32
+"""Number of later requests that may overtake one that does not fit; after that, none may until it fits."""
 NEWCOMERS_SHARE = 4
 """One in this many tokens of a step is reserved for new requests while some wait to begin."""
 CROWD = 4
@@ -352,8 +352,8 @@ class Policy:
                 room.spend(take)
                 rows -= 1
                 for item in waiting:
-                    item.passed += 1
-            elif sequence.passed >= MAX_PASSED or len(waiting) >= LOOK_AHEAD:
+                    item.overtaken += 1
+            elif sequence.overtaken >= MAX_OVERTAKEN or len(waiting) >= LOOK_AHEAD:
                 return
             else:
                 waiting.append(sequence)
@@ -371,7 +371,7 @@ class Policy:
         return 0
 
     def _scheduled(self, sequence: Sequence, take: int) -> ScheduledRow:
-        sequence.sent, sequence.computed, sequence.passed = len(sequence.tokens), sequence.cached, 0
+        sequence.sent, sequence.computed, sequence.overtaken = len(sequence.tokens), sequence.cached, 0
         self._memory.extend(sequence, sequence.computed + take)
         return ScheduledRow(sequence, take, tuple(map(tuple, sequence.tables)))
 

@@ -50,8 +50,8 @@ class Sequence:
     """Keys of the first full blocks in the prefix index."""
     cached: int = 0
     """Number of tokens found in the cache when last admitted."""
-    passed: int = 0
-    """Number of later requests that were admitted earlier because this one did not fit."""
+    overtaken: int = 0
+    """Number of later requests that overtook this one because it did not fit."""
     retries: int = 0
     """Number of consecutive faults that only this request can have caused, without a new token in between."""
     proven: bool = False

@@ -81,7 +81,7 @@ METRICS = (
     Metric(
         "tgi_batch_inference_duration",
         "histogram",
-        "Seconds of the exchange with the shard that returned a step's results.",
+        "Round-trip time to the shard for the turn that returned a step's results, in seconds.",
         METHOD,
     ),
     Metric("tgi_batch_forward_duration", "histogram", "Seconds of a step's forward pass, as reported by the shard.", METHOD),
@@ -107,7 +107,13 @@ METRICS = (
         ours=True,
     ),
     Metric("tgi_prefix_cache_hit_tokens", "counter", "Tokens found in the prefix cache.", ours=True),
-    Metric("tgi_spec_decode_drafts", "counter", "Rows of steps that were given drafts.", DRAFT_SOURCES, ours=True),
+    Metric(
+        "tgi_spec_decode_drafts",
+        "counter",
+        "Rows that were given drafts, once per step (vLLM's spec_decode_num_drafts).",
+        DRAFT_SOURCES,
+        ours=True,
+    ),
     Metric("tgi_spec_decode_draft_tokens", "counter", "Drafts that were given to these rows.", DRAFT_SOURCES, ours=True),
     Metric(
         "tgi_spec_decode_accepted_tokens",

@@ -1,4 +1,4 @@
-"""What the host knows about a step beside its inputs, and the attention metadata built from both."""
+"""Host-side bounds of a step, such as its longest row, and the attention metadata built from them and the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EAGLE-3: guesses from hidden states of the model's layers, and from its own behind the first guess.
+"""EAGLE-3: the first draft token comes from hidden states of the target model, the others from its own.
 
 At place p it takes the hidden states at p and the token at p + 1, and guesses the token at p + 2. So what the last place of a block holds
 depends on the first token of the next one. A row that reuses the block and goes on with another token finds it for the first one's: that
