@@ -116,6 +116,13 @@ def test_a_model_that_tgi_quantized_is_served(tmp_path: Path) -> None:
     assert "Paris" in answer["generated_text"]
 
 
+def test_only_options_that_it_reads_are_offered() -> None:
+    """Adapters and draft models are no part of a quantized checkpoint."""
+    helped = run("quantize", "--help").stdout
+    assert "--revision" in helped and "--huggingface-hub-cache" in helped
+    assert "--lora-adapters" not in helped and "--draft-model" not in helped
+
+
 def test_a_calibration_file(tmp_path: Path) -> None:
     """Its text is what the perplexity is measured on; one that cannot be read is one line."""
     (tmp_path / "text").write_text("The capital of France is Paris. " * 40)

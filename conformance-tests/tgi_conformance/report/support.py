@@ -22,6 +22,7 @@ _HEAD = """# Support matrix
 
 Generated from the reports in `docs/conformance` by `tgi-conformance matrix`; do not edit. *yes*: the backend declares the feature and
 passed all of its clauses. *no*: the backend does not declare the feature, and refused requests for it. *Untested*: no report covers it.
+The row *contract* says which version, and when, each report was made with: what a backend has learnt since then is not in it.
 
 """
 
@@ -32,6 +33,7 @@ def support_matrix(reports: Mapping[str, dict[str, Any]], planned: Sequence[str]
     rows = [("", *names), ("---", *("---" for _ in names))]
     rows.append(("device", *(_of(reports.get(name), _device) for name in names)))
     rows.append(("suite, package", *(_of(reports.get(name), _versions) for name in names)))
+    rows.append(("contract", *(_of(reports.get(name), _contract) for name in names)))
     rows += [
         (title, *(_of(reports.get(name), lambda report, level=level: _granted(report["levels"][level])) for name in names))
         for level, title in _LEVELS.items()
@@ -58,6 +60,10 @@ def _device(report: dict[str, Any]) -> str:
 
 def _versions(report: dict[str, Any]) -> str:
     return f"{report['suite']['version']}, {report['backend']['distribution'] or 'none'}"
+
+
+def _contract(report: dict[str, Any]) -> str:
+    return f"{'.'.join(map(str, report['suite']['api']))}, {report['made'][:10]}"
 
 
 def _granted(outcome: str) -> str:
