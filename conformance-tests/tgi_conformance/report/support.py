@@ -22,7 +22,7 @@ _HEAD = """# Support matrix
 
 Generated from the reports in `docs/conformance` by `tgi-conformance matrix`; do not edit. *yes*: the backend declares the feature and
 passed all of its clauses. *no*: the backend does not declare the feature, and refused requests for it. *Untested*: no report covers it.
-The row *contract* says which version, and when, each report was made with: what a backend has learnt since then is not in it.
+The row *contract* says which version, and when, each report was made with: what a backend has gained since then is not in it.
 
 """
 
