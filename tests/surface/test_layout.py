@@ -38,10 +38,9 @@ def test_contributing_names_targets_that_exist() -> None:
     targets, modules = re.findall(r"`make ([\w-]+)", CONTRIBUTING), re.findall(r"`python -m ([\w.]+)", CONTRIBUTING)
     assert targets and modules
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
-    places = {name: ROOT / name.replace(".", "/") for name in modules}
-    assert [
-        name for name, path in places.items() if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists())
-    ] == []
+    paths = {name: name.replace(".", "/") for name in modules}
+    files = {name: [f"{path}.py", f"{path}/__main__.py", f"conformance-tests/{path}.py"] for name, path in paths.items()}
+    assert [name for name, places in files.items() if not any((ROOT / place).exists() for place in places)] == []
 
 
 def test_contributing_names_code_that_exists() -> None:
