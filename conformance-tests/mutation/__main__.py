@@ -20,7 +20,7 @@ from importlib.abc import InspectLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.golden import default_model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tgi_conformance.verdict import Level
 
 if TYPE_CHECKING:
-    from tgi_conformance.scene import Scene
+    from tgi_conformance.scenario import Scene
 
 Check = Callable[["Scene"], None]
 """Tests a law. Raises Violation if it is broken, NotReached if it could not be tested."""

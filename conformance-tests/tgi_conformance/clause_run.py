@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from tgi_conformance import __version__
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Trace, encode, sentence
 from tgi_conformance.clause import Clause
 from tgi_conformance.features import missing
 from tgi_conformance.result import Result
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.shrink import shortest
 from tgi_conformance.target import Target

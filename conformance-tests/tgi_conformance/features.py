@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.fields import DECLARED, using
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import (
     BackendError,

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter, Prefill, Ref
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.oracle import OracleRow
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Feature, Grant, Mixing, Request, UnknownBatch
 

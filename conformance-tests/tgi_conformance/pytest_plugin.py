@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause import Clause
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES

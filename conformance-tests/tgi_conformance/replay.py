@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Trace, decode, sentence
 from tgi_conformance.golden import HERE
 from tgi_conformance.masks import SOURCES

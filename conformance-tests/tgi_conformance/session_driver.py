@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
 from tgi_conformance.golden import Golden
 from tgi_conformance.judge import RowJudge, Yardstick

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Call, Read, Ref, Trace, moved, references, renumbered
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.session_setup import Setup

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from tgi_conformance.call_log import Journal, NotedCalls
 from tgi_conformance.child import ImportReport
-from tgi_conformance.journal import Journal, NotedCalls
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import API_VERSION, Adapter, BackendBug, BackendError, Capacity, MaskSource, OpenOptions, WarmupPlan
 from tgi_core.backend.session import Session

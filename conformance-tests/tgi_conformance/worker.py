@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
+from tgi_conformance.call_log import Calls, Journal, read_journal
 from tgi_conformance.child import ImportReport
 from tgi_conformance.clause import Clause
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
-from tgi_conformance.journal import Calls, Journal, read_journal
 from tgi_conformance.result import Result
 from tgi_conformance.subject import resolve
 from tgi_conformance.verdict import Verdict

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Clear, Decode, Filter, Prefill, Read, decode, encode
 from tgi_conformance.clause import Clause
 from tgi_conformance.clause_run import run_clause
@@ -17,7 +17,7 @@ from tgi_conformance.golden import Golden
 from tgi_conformance.mutants import MUTANTS, TWINS
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.replay import BadRecording, read_recording, replay, write_recording
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, Verdict, Violation
 
 from tgi_core.backend import (

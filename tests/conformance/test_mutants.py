@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.cli import main

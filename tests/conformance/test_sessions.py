@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.mutants import TWINS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.target import Target

@@ -167,7 +167,7 @@ from tgi_conformance.cli import main
 from tgi_conformance.result import Result
 from tgi_conformance.verdict import Verdict
 from tgi_conformance import running
-running.Worker.__call__ = lambda self, clause: Result(clause.id, Verdict.ERROR, "KeyError: 3 (stage.py:7)")
+running.Worker.__call__ = lambda self, clause: Result(clause.id, Verdict.ERROR, "KeyError: 3 (scenario_steps.py:7)")
 main(["run", "--backend", "reference", "--level", "L0"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)

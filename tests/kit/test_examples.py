@@ -48,7 +48,7 @@ def test_the_numpy_example_is_small_and_needs_no_torch(environment: Environment)
     assert sum(len(path.read_text().splitlines()) for path in package.glob("*.py")) <= 300
     code = """
 import sys
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.subject import resolve
 from tgi_core.backend import Request
 target = resolve("numpy").target

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tgi_conformance.calls import Decode, Prefill
 from tgi_conformance.clause import clause
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached
 from tgi_core.backend import CapacityExceeded, Request
 

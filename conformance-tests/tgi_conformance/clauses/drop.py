@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_conformance.calls import Decode
 from tgi_conformance.clause import clause
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, UnknownRequest
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tgi_conformance.calls import Clear, Decode, Filter
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import BREAKING, LOSING
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import EMPTY, UnknownBatch
 

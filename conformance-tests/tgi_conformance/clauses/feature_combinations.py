@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tgi_conformance.alone import Alone, all_wants
+from tgi_conformance.baseline import Alone, all_wants
 from tgi_conformance.calls import Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import finish
@@ -19,9 +19,9 @@ from tgi_conformance.clauses.mates import ways
 from tgi_conformance.features import missing
 from tgi_conformance.fields import DECLARED, used, using
 from tgi_conformance.masks import OWN
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan

@@ -9,8 +9,8 @@ from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mates import WAYS
 from tgi_conformance.fields import FILTERS, using
 from tgi_conformance.reference_sampling import CLOSE, Scores, draw, logprobs, penalized
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
 from tgi_core.backend import API_VERSION, Feature, OutputOptions, Sampling, SamplingSpec
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tgi_conformance.masks import allows, phase
 from tgi_conformance.reference_sampling import Draw, Scores, draw, penalized
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Row, Sampling, TopToken
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tgi_conformance.calls import Decode
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.cover import block_size
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Grant, InvalidRequest
 

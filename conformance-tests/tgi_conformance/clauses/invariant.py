@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import LONG, finish
 from tgi_conformance.clauses.mates import company, ways
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import wide_plan
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Feature, Unsupported

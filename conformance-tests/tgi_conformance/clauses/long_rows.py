@@ -9,8 +9,8 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import WAYS
 from tgi_conformance.clauses.parity import golden_stages, sampled_as_declared
 from tgi_conformance.golden import Case
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.target import LONG_ROW_TOKENS, plan_of
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Determinism, Feature, OutputOptions, Request, Sampling, SamplingField, WarmupPlan

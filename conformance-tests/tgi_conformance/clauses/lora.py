@@ -11,9 +11,9 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import finish
 from tgi_conformance.golden import Case, Golden, adapted_golden
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import prefix_plan, small_plan
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, OutputOptions, Request, Unsupported

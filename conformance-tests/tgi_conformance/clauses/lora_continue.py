@@ -8,8 +8,8 @@ from dataclasses import replace
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.lora import adapted_transcripts, case_request, open_adapted
 from tgi_conformance.golden import Case
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Feature, Grant, Request, Row, Unsupported
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_conformance.clause import clause
 from tgi_conformance.features import missing
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, NotReached
 
 REACHED = (

@@ -14,8 +14,8 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.clauses.invariant import invariant_stages
 from tgi_conformance.clauses.mates import ways
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.target import OWNED_TOKENS, WIDE_ROWS, small_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Grant, Mixing, OutOfMemory, Request, UnknownBatch

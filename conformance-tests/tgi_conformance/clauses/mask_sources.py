@@ -6,9 +6,9 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import finish
 from tgi_conformance.golden import default_model
 from tgi_conformance.masks import OWN, SLOW, allows, phase
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request

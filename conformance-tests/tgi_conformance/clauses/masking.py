@@ -7,8 +7,8 @@ from dataclasses import replace
 from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import ALTERNATING, FAILING, allows
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import Feature, Sampling, Unsupported
 

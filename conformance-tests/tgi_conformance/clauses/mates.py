@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tgi_conformance.clause import clause
 from tgi_conformance.fields import DECLARED, using
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request, Sampling, SamplingField
 

@@ -10,7 +10,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.clauses.random_features import drawn_row
 from tgi_conformance.clauses.traffic import come_and_go
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.target import LONG_ROW_TOKENS, MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import UnknownBatch, WarmupPlan

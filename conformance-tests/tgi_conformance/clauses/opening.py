@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tgi_conformance.clause import clause
 from tgi_conformance.fields import a_later_field
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import close, small_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from tgi_conformance.calls import Read
 from tgi_conformance.clause import clause
 from tgi_conformance.masks import OWN
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import InvalidRequest

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 from tgi_conformance.child import ImportReport, probe_in_child
 from tgi_conformance.clause import clause
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import API_VERSION, Manifest
 from tgi_core.backend.registry import Plugin, PluginStatus, load

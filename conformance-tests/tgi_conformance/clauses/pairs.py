@@ -16,9 +16,9 @@ from tgi_conformance.clause import Check, clause
 from tgi_conformance.clauses.mask_sources import obeyed
 from tgi_conformance.golden import adapted_golden
 from tgi_conformance.masks import OWN
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.target import mixed_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import (

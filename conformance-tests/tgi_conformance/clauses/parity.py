@@ -8,9 +8,9 @@ from tgi_conformance.clause import clause
 from tgi_conformance.golden import Case, Golden, default_model, names
 from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.rules import needs_of
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import PLAIN, Stage
 from tgi_conformance.verdict import Level, NotReached, Violation
 from tgi_core.backend import InvalidModel, OutputOptions, Request, Unsupported, WarmupPlan
 

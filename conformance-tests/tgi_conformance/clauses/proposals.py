@@ -9,9 +9,9 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
 from tgi_conformance.clauses.speculation import able, drafting_plan, most, step
 from tgi_conformance.masks import ALTERNATING
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import DoesNotApply, Level
 from tgi_core.backend import API_VERSION, Feature, InvalidModel, Request, Unsupported, WarmupPlan
 

@@ -10,8 +10,8 @@ from typing import Any
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.fields import DECLARED
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import PLAIN
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import PLAIN
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Determinism, Feature, Sampling, SamplingField, SamplingStage
 

@@ -6,9 +6,9 @@ from tgi_conformance.calls import Decode, Filter, Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import company, ways
 from tgi_conformance.golden import Golden, adapted_golden
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Grant, UnknownBatch, UnknownRequest, Unsupported
 

@@ -8,7 +8,7 @@ from tgi_conformance.calls import Prefill
 from tgi_conformance.clause import clause
 from tgi_conformance.features import EXTENSIONS
 from tgi_conformance.fields import wrong
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import SAMPLING, CapacityExceeded, InvalidRequest, OutputOptions, Sampling, SamplingField
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from tgi_conformance.clause import clause
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.target import small_plan
 from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import WarmupPlan

@@ -14,7 +14,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.clauses.feature_combinations import Company, Spec, company
 from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.masks import BREAKING, OWN
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level
 from tgi_core.backend import Grant, Request, UnknownBatch
 

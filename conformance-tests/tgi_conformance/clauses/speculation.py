@@ -12,8 +12,8 @@ from random import Random
 from tgi_conformance.calls import Decode, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.mates import ways
-from tgi_conformance.scene import Scene
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.target import small_plan
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
 from tgi_core.backend import SAMPLING, CapacityExceeded, Grant, InvalidRequest, Request, SamplingField, SamplingStage, WarmupPlan

@@ -10,9 +10,9 @@ from tgi_conformance.clauses.cover import block_size
 from tgi_conformance.clauses.lora import adapted_transcripts, case_request
 from tgi_conformance.clauses.speculation import able, drafting_plan, mixture, most, open_drafting, right, spoiled, step, texts
 from tgi_conformance.masks import ALTERNATING, FAILING
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import prefix_plan
 from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import CapacityExceeded, Feature, Grant, InvalidRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tgi_conformance.clause import clause
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.target import close
 from tgi_conformance.verdict import Level
 

@@ -6,7 +6,7 @@ from random import Random
 
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.feature_combinations import Company, company
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.traffic import Traffic
 from tgi_conformance.verdict import Level
 

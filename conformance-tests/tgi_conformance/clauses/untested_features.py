@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tgi_conformance.clause import Check, clause
-from tgi_conformance.scene import Scene
+from tgi_conformance.scenario import Scene
 from tgi_conformance.verdict import Level, NotReached
 
 

@@ -58,7 +58,7 @@ def _calls(recording: Recording, target: Target) -> int:
 
 def _whole_clause(recording: Recording, target: Target) -> int:
     """A failure that lies between the calls, not in one of them: its clause is tried again."""
-    from tgi_conformance.alone import Alone
+    from tgi_conformance.baseline import Alone
     from tgi_conformance.clause_run import run_clause
     from tgi_conformance.clauses import CLAUSES
     from tgi_conformance.verdict import Verdict

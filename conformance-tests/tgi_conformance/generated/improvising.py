@@ -10,7 +10,7 @@ from typing import Any
 from tgi_conformance.calls import NOTHING, STRANGER, Call, Clear, Decode, Filter, Prefill, Ref
 from tgi_conformance.masks import BREAKING, DOOMED, FAILING
 from tgi_conformance.oracle import Oracle, OracleRow
-from tgi_conformance.stage import Stage
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import NotReached
 from tgi_core.backend import SAMPLING, Grant, OutputOptions, Request, Sampling
 

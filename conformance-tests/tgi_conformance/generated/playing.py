@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, sentence
 from tgi_conformance.generated.improvising import improvise
 from tgi_conformance.golden import Golden, adapted_golden, default_model
@@ -21,10 +21,10 @@ from tgi_conformance.judge import TOLERANCE, RowJudge
 from tgi_conformance.masks import ALTERNATING, BREAKING, FAILING, Masks
 from tgi_conformance.mutants.base import Sound, opening
 from tgi_conformance.oracle import Oracle, Part
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import LentSession, SessionSpec
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target, close, quiet
 from tgi_core.backend import EMPTY, BackendError, Cleared, Handle, Row, Rows, Step, WarmupPlan
 from tgi_core.backend.session import Session

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.clause import Clause
 from tgi_conformance.clause_run import run_clause
 from tgi_conformance.generated import Generated, drawn

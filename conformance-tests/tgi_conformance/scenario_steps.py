@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tgi_conformance.alone import all_wants
+from tgi_conformance.baseline import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
 from tgi_conformance.masks import PHASES
 from tgi_conformance.oracle import OracleRow

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tgi_conformance.alone import Alone
+from tgi_conformance.baseline import Alone
 from tgi_conformance.judge import TOLERANCE, Yardstick, close_call
+from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Occupied
-from tgi_conformance.stage import Stage
 from tgi_conformance.target import Target
 from tgi_core.backend import Capabilities, Capacity, Request, Row, WarmupPlan
 
