@@ -12,6 +12,9 @@ from playwright.sync_api import Browser, ConsoleMessage, ViewportSize, sync_play
 
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
+SECONDS = 60
+"""How long is waited for what should come: so long takes only what hangs, on a busy machine too."""
+
 Scheme = Literal["light", "dark"]
 
 
@@ -34,6 +37,7 @@ class Visit:
         size: ViewportSize = {"width": width, "height": height}
         self.context = browser.new_context(color_scheme=scheme, viewport=size, is_mobile=phone, has_touch=phone)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(1000 * SECONDS)
         self.complaints: list[str] = []
         self.called: list[str] = []
         self.page.on("console", self._heard)

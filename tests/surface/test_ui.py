@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.router.scripted import HOLD
 from tests.serve.process import served
+from tests.surface.browsing import SECONDS
 from tests.surface.chat_page import ChatPage, says, scripted, words
 from tests.surface.chat_states import CALL, SHORT, TOOLS
 from tgi_core.backend import Sampling
@@ -20,7 +21,6 @@ from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Overlo
 from tgi_core.wire.types import Generation
 
 QUESTION = "What is the capital of France?"
-SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -35,11 +35,11 @@ export function announce(text) {
   announcer.textContent = announcer.textContent === text ? `${text}\u00a0` : text; // the same text again would be silent
 }
 
-/** A probability for people: 83 %, 0.4 %, under 0.1 %. */
+/** A probability for people: 83 %, 0.4 %, < 0.1 %. */
 export function percent(probability) {
   if (!(probability > 0)) return "0 %";
   const value = probability * 100;
-  if (value < 0.1) return "under 0.1 %";
+  if (value < 0.1) return "< 0.1 %";
   if (value < 10) return `${value.toFixed(1)} %`;
   return value > 99.5 && value < 100 ? `${Math.min(value, 99.9).toFixed(1)} %` : `${Math.round(value)} %`;
 }
