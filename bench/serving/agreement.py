@@ -1,6 +1,7 @@
 """Whether `tgi bench` finds what this repository's own harness finds: `python -m bench.serving.agreement [--servers ours] [--rounds 5]`.
 
 Both measure the same server in turns, with prompts of the same length: the harness's round of `bench.peers.http`, and `tgi bench batch`.
+`paced` is this project's server with a device whose steps take 20 ms and no CPU time, so that a busy machine matters less.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.peers.http import SERVERS, START_S, measure_round
+from bench.front.null_backend import installed
+from bench.peers.http import SERVERS, START_S, Served, measure_round
 from bench.peers.offline import NEW, PROMPT
 from bench.peers.venvs import HOME
 from bench.random_model import make
 from bench.report.tables import table
-from bench.serving.server import Server
+from bench.serving.server import Server, tgi_command
 
+PACED, STEP_MS = "paced", 20.0
 _BODIES = {"llama-server": {"cache_prompt": False}}
 _COLUMNS = {"rate": ("rate", 1.0), "first_p50_s": ("first_p50_ms", 1e-3)}
 """The harness's columns: name and factor of those of `tgi bench`."""
@@ -29,8 +33,9 @@ _COLUMNS = {"rate": ("rate", 1.0), "first_p50_s": ("first_p50_ms", 1e-3)}
 
 def compare(name: str, model: Path, clients: Sequence[int], rounds: int, new: int) -> list[dict[str, Any]]:
     """One row per number of clients and round, with the figures of both."""
-    served, rows = SERVERS[name], []
+    rows = []
     with ExitStack() as stack:
+        served = SERVERS[name] if name != PACED else stack.enter_context(_paced())
         server = stack.enter_context(Server(served.command(model), HOME / "agreement.log", served.environment))
         server.wait_ready(START_S)
         measure_round(server, served, model, "warm", max(clients), new)
@@ -41,14 +46,20 @@ def compare(name: str, model: Path, clients: Sequence[int], rounds: int, new: in
                     "server": name,
                     "clients": count,
                     "round": turn,
-                    "tgi bench": _tgi_bench(server.port, name, count, turn, new),
+                    "tgi bench": _tgi_bench(server.port, name, served.path, count, turn, new),
                 }
                 rows.append(row | {"harness": {column: harness[column] for column in _COLUMNS}})
     return rows
 
 
-def _tgi_bench(port: int, name: str, clients: int, turn: int, new: int) -> dict[str, float]:
-    api = "tgi" if SERVERS[name].path == "/generate_stream" else "completions"
+@contextmanager
+def _paced() -> Iterator[Served]:
+    with installed(STEP_MS) as environment:
+        yield replace(SERVERS["ours"], command=lambda model: tgi_command(model, "null"), environment=environment)
+
+
+def _tgi_bench(port: int, name: str, path: str, clients: int, turn: int, new: int) -> dict[str, float]:
+    api = "tgi" if path == "/generate_stream" else "completions"
     url, sizes = f"http://127.0.0.1:{port}", ["--prompt-tokens", str(PROMPT), "--output-tokens", str(new)]
     options = [
         "--api",
@@ -84,7 +95,7 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.serving.agreement", description=__doc__)
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=["ours"])
+    parser.add_argument("--servers", nargs="+", choices=(*SERVERS, PACED), default=["ours"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
