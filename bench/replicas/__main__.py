@@ -23,7 +23,6 @@ from bench.replicas.simulation import Result, Simulation
 from bench.scheduling.device import Roofline
 from tgi_core.replicas.holders import Holders
 
-
 BLOCK, CACHE_TOKENS = 32, 120_000
 """Tokens of a block, and of a replica's cache."""
 

@@ -22,7 +22,7 @@ AT_ONCE = 5
 
 async def converse(submit: Callable[[GenerationRequest], GenerationStream]) -> None:
     """Conversations that take turns, some at the same time; one of three system prompts begins each."""
-    texts = [tuple(range(index % 3, 24 + index % 3)) + (index, index) for index in range(CONVERSATIONS)]
+    texts = [(*range(index % 3, 24 + index % 3), index, index) for index in range(CONVERSATIONS)]
     for turn in range(TURNS):
         for first in range(0, CONVERSATIONS, AT_ONCE):
             speaking = range(first, first + AT_ONCE)
