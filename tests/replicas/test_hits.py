@@ -16,8 +16,8 @@ from tests.scheduler.test_loop import running
 from tgi_core.scheduler import GenerationRequest, GenerationStream
 from tgi_core.tokenizer import Tokenizer
 
-COUNT, CONVERSATIONS, TURNS = 4, 20, 5
-AT_ONCE = 5
+COUNT, CONVERSATIONS, TURNS = 4, 21, 5
+AT_ONCE = 7
 
 
 async def converse(submit: Callable[[GenerationRequest], GenerationStream]) -> None:
@@ -33,15 +33,15 @@ async def converse(submit: Callable[[GenerationRequest], GenerationStream]) -> N
 
 
 async def test_real_schedulers(demo_tokenizer: Tokenizer) -> None:
-    """Four caches of 128 blocks find at least nine tenths of what one of 512 does; in turn, they find much less."""
-    big = replace(PLAN, num_blocks=COUNT * 128)
+    """Four caches with room for their conversations find at least nine tenths of what one of their size does; in turn, they find less."""
+    small, big = (replace(PLAN, num_blocks=count * 192) for count in (1, COUNT))
     async with running(demo_tokenizer, plan=big) as loop:
         await converse(loop.submit)
         most = loop.snapshot()
-    async with replicas(toys(demo_tokenizer, COUNT)) as these:
+    async with replicas(toys(demo_tokenizer, COUNT, plan=small)) as these:
         await converse(these.pool.submit)
         placed = these.pool.snapshot()
-    async with replicas(toys(demo_tokenizer, COUNT)) as these:
+    async with replicas(toys(demo_tokenizer, COUNT, plan=small)) as these:
         turns = itertools.cycle(these.pool.replicas)
         await converse(lambda one: next(turns).loop.submit(one))
         in_turn = these.pool.snapshot()

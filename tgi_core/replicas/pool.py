@@ -20,7 +20,6 @@ from tgi_core.scheduler import (
     Overloaded,
     Snapshot,
 )
-from tgi_core.scheduler.coalescing import DeliveryTime
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.wire.types import ShardInfo
 
@@ -43,7 +42,6 @@ class ReplicaPool:
         self.replicas: list[Replica] = []
         self._block_size = block_size
         self._placement = Placement(block_size)
-        self._deliveries = DeliveryTime()
         self._lifecycle = lifecycle
         self._compared = 0.0
         self._moving = False
@@ -52,9 +50,7 @@ class ReplicaPool:
         """Add a replica. Give it to its loop, then attach that loop to it."""
         number = self._placement.add(lambda: replica.loop.scheduler.memory.free)
         prefixes = SharedPrefixIndex(self._block_size, self._placement.holders, number)
-        replica = Replica(
-            number, self._placement, prefixes, self._deliveries, self._hand_over, self._changed, self._take_from_busiest
-        )
+        replica = Replica(number, self._placement, prefixes, self._hand_over, self._changed, self._take_from_busiest)
         self.replicas.append(replica)
         return replica
 

@@ -10,7 +10,6 @@ from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.replicas.holders import SharedPrefixIndex
 from tgi_core.replicas.placement import Charge, Choice, Placement
 from tgi_core.scheduler import SchedulerLoop
-from tgi_core.scheduler.coalescing import DeliveryTime
 from tgi_core.scheduler.events import ReplicaState
 from tgi_core.scheduler.sequence import Sequence
 
@@ -52,14 +51,12 @@ class Replica:
         number: int,
         placement: Placement,
         prefixes: SharedPrefixIndex,
-        deliveries: DeliveryTime,
         lost_shard: Callable[[Replica], None],
         changed: Callable[[Replica], None],
         relieved: Callable[[Replica], None],
     ) -> None:
         self.number = number
         self.prefixes = prefixes
-        self.deliveries = deliveries
         self.lifecycle = ReplicaLifecycle(lambda: changed(self))
         self.loop: SchedulerLoop
         self.up = asyncio.Event()

@@ -33,14 +33,6 @@ class CoalescedGeneration(Generation):
     steps: int = 1
 
 
-@dataclass(slots=True)
-class DeliveryTime:
-    """Seconds that the loops of several shards on one event loop have spent on deliveries. One that waits for its shard waits for the
-    others' deliveries as well."""
-
-    seconds: float = 0.0
-
-
 class OutputCoalescer:
     """Decides which events are delivered now. A request's first tokens, last tokens and error always are; the order within a
     request is preserved."""

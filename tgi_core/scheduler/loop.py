@@ -14,7 +14,7 @@ from tgi_core.client.base import Replaced, ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
-from tgi_core.scheduler.coalescing import LONGEST_S, DeliveryTime, OutputCoalescer
+from tgi_core.scheduler.coalescing import LONGEST_S, OutputCoalescer
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
@@ -62,7 +62,8 @@ class SchedulerLoop:
         self._client = client
         self._replication = replication
         prefixes = None if replication is None else replication.prefixes
-        self._deliveries = DeliveryTime() if replication is None else replication.deliveries
+        self._worked: Callable[[], float] = float if replication is None else time.thread_time
+        """Returns the CPU seconds of the event loop, on which other replicas deliver while one waits for its shard."""
         self.scheduler = Scheduler(info.capabilities, capacity, options, observe_drafts=observe_drafts, prefixes=prefixes)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
@@ -193,22 +194,21 @@ class SchedulerLoop:
         turn = self.scheduler.plan()
         if turn.empty:
             return turn
-        start, others = clock(), self._deliveries.seconds
+        start, others = clock(), self._worked()
         try:
             result = await self._client.exchange(turn)
         except BackendError as error:
             self._note_loss(error)
             return turn
         answered = clock()
-        others = self._deliveries.seconds - others
+        others = self._worked() - others
         self._note_starts(turn, start)
         self._hand_out(self._coalescer.step(self.scheduler.complete(result)))
         end = clock()
         if result.result is not None:
             if result.result.generations:
                 self.device_monitor.note_step()
-            self._coalescer.turn(answered - start - others, end - answered)
-            self._deliveries.seconds += end - answered
+            self._coalescer.turn(max(0.0, answered - start - others), end - answered)
         self._watch_held()
         if self._observe is not None:
             self._observe(turn, result, end - start, end - answered)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tgi_core.scheduler.coalescing import DeliveryTime
 from tgi_core.scheduler.prefix import PrefixIndex
 from tgi_core.scheduler.sequence import Sequence
 
@@ -15,10 +14,6 @@ class Replication(Protocol):
     @property
     def prefixes(self) -> PrefixIndex | None:
         """Prefix index for the replica's scheduler; None: one of its own."""
-
-    @property
-    def deliveries(self) -> DeliveryTime:
-        """Time that the loops of all replicas spend on deliveries."""
 
     def queued(self, sequence: Sequence) -> None:
         """A request has entered the queue."""
