@@ -42,7 +42,7 @@ class KnownFailure:
 
 
 def read_known(path: Path, clauses: Collection[str]) -> dict[str, KnownFailure]:
-    """Read known failures, keyed by clause. Raises BadKnown for an invalid file or an unknown clause id."""
+    """Read known failures, keyed by clause. Raises InvalidKnownFailures for an invalid file or an unknown clause id."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
