@@ -28,6 +28,8 @@ _ANSWER_TOKEN = 0.5
 """Work of a token of an answer, in tokens of a prompt: it shares a step that other rows need anyway."""
 _FEW = 4
 """Maximum number of holders of a prefix that are all weighed; of more, the least busy two."""
+_SHORT = 8
+"""Number of blocks below which shorter prefixes are not told apart."""
 _SCANNED = 32
 """Number of the least busy replicas among which these are looked for."""
 _LEAST_BUSY = 2
@@ -112,7 +114,7 @@ class Placement:
         come. None if all replicas are down or among the bits of `barred`."""
         chosen, found, least = -1, 0, _NEVER
         expected = min(float(answer), self.answer)
-        for replica, hit in self._candidates(keys, self._up & ~barred):
+        for replica, hit in self._candidates(keys, self._up & ~barred if barred else self._up):
             load = self._loads[replica]
             if load.place + load.slowness * (tokens - hit) < least:
                 cost = self._cost(load, tokens - hit, expected)
@@ -184,13 +186,14 @@ class Placement:
     def _candidates(self, keys: list[bytes], among: int) -> Iterator[tuple[int, int]]:
         """Yield replicas with the tokens of the prefix that they hold."""
         seen, depth = 0, self.holders.depth(keys, among) if keys else 0
-        for blocks in dict.fromkeys((depth, 3 * depth // 4, depth // 2, depth // 4, min(depth, 1))):
-            if not blocks:
-                break
-            holding = self.holders.of(keys[blocks - 1]) & among & ~seen
-            seen |= holding
-            for replica in self._least_busy_of(holding):
-                yield replica, blocks * self._block_size
+        blocks = depth
+        while blocks:
+            holding = self.holders.of(keys[blocks - 1]) & among
+            if holding != seen:  # those that hold more hold this as well
+                for replica in self._least_busy_of(holding & ~seen):
+                    yield replica, blocks * self._block_size
+                seen |= holding
+            blocks = 1 if 1 < blocks < _SHORT else blocks // 2
         left = _LEAST_BUSY
         for _, replica in self._order:
             if among >> replica & 1:
@@ -202,11 +205,15 @@ class Placement:
 
     def _least_busy_of(self, replicas: int) -> list[int]:
         """Return all of a few replicas, or the two least busy of many."""
+        found: list[int] = []
         if replicas.bit_count() > _FEW:
-            found = [replica for _, replica in self._order[:_SCANNED] if replicas >> replica & 1][:_LEAST_BUSY]
+            for _, replica in self._order[:_SCANNED]:
+                if replicas >> replica & 1:
+                    found.append(replica)
+                    if len(found) == _LEAST_BUSY:
+                        break
             if found:
                 return found
-        found = []
         while replicas and len(found) < _FEW:
             low = replicas & -replicas
             found.append(low.bit_length() - 1)
