@@ -82,7 +82,7 @@ def write(shape: Shape, model: Path, out: Path, kind: gguf.GGMLQuantizationType)
         if config["model_type"] == "llama" and projection in heads:
             bits = interleaved(bits, heads[projection])
         if bits.ndim == 1:  # llama.cpp expects norms and biases in float32
-            writer.add_tensor(renamed(name), (bits.astype(np.uint32) << 16).view(np.float32))
+            writer.add_tensor(renamed(name), _widened(bits))
         else:
             stored = LEAST if name in OUTSIDE and kind is gguf.GGMLQuantizationType.Q4_0 else kind
             writer.add_tensor(renamed(name), _encoded(bits, stored), raw_dtype=stored)
@@ -96,7 +96,12 @@ def _encoded(bits: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     """The bytes of a matrix of bfloat16, [rows, bytes]."""
     if kind is gguf.GGMLQuantizationType.BF16:
         return np.ascontiguousarray(bits).view(np.uint8)
-    return gguf.quants.quantize((bits.astype(np.uint32) << 16).view(np.float32), kind)
+    return gguf.quants.quantize(_widened(bits), kind)
+
+
+def _widened(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, model: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tgi_core.benchmark.generator import Ask, Outcome
 from tgi_core.benchmark.load import openai_counts, tgi_counts
-from tgi_core.benchmark.target import Target, get_json, parse_url
+from tgi_core.benchmark.target import Target, get_json, listed_models, parse_url
 from tgi_core.errors import StartupError
 
 ROUTES = {"tgi": "/generate_stream", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -59,10 +59,9 @@ class Endpoint:
 def find_endpoint(url: str, api: str = "auto", model: str | None = None, api_key: str | None = None) -> Endpoint:
     """The server's route for an API; auto takes OpenAI's completions if it lists models, else TGI's. Raises StartupError."""
     target, prefix = parse_url(url, api_key)
-    listed = get_json(target, f"{prefix}/v1/models", url)
-    names = [item.get("id") for item in listed.get("data") or () if isinstance(item, dict)] if listed else []
+    names = listed_models(target, prefix, url)
     info = {} if names and api != "tgi" else get_json(target, f"{prefix}/info", url)
-    named = model or next((name for name in names if name), None) or info.get("model_id") or ""
+    named = model or next(iter(names), None) or info.get("model_id") or ""
     if api == "auto":
         if not names and "model_id" not in info:
             raise StartupError(f"{url}: neither /v1/models nor /info tells of a model; name the API with --api")

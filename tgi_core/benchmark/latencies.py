@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
 
 from tgi_core.benchmark.endpoint import Endpoint
 from tgi_core.benchmark.generator import Load, Outcome
-from tgi_core.benchmark.load import LoadError
+from tgi_core.benchmark.load import LoadError, percentiles
 
 PERCENTILES = (50, 90, 95, 99)
 METRICS = {
@@ -104,15 +104,9 @@ def summary(found: Sequence[Answer], failures: Mapping[str, int], load: Load, ob
 
 def distribution(values: Sequence[float]) -> dict[str, Any]:
     """Mean, percentiles, extremes, and the curve of all percentiles from 0 to 100."""
-    curve = quantile_curve(values)
+    curve = percentiles(values)
     told: dict[str, Any] = {"mean": fmean(values), "min": curve[0], "max": curve[-1]}
     return told | {f"p{percent}": curve[percent] for percent in PERCENTILES} | {"curve": curve}
-
-
-def quantile_curve(values: Sequence[float]) -> list[float]:
-    """Interpolated percentiles 0 to 100."""
-    inner = quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
-    return [min(values), *inner, max(values)]
 
 
 def parse_objectives(texts: Iterable[str]) -> dict[str, float]:

@@ -100,7 +100,13 @@ def gaps(outcomes: Sequence[Outcome]) -> list[float]:
 
 def percentile(values: Sequence[float], percent: int) -> float:
     """Interpolated percentile."""
-    return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
+    return percentiles(values)[percent]
+
+
+def percentiles(values: Sequence[float]) -> list[float]:
+    """Interpolated percentiles 0 to 100."""
+    inner = quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
+    return [min(values), *inner, max(values)]
 
 
 def tgi_count(outcome: Outcome) -> int:

@@ -63,6 +63,12 @@ def get_json(target: Target, path: str, url: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def listed_models(target: Target, prefix: str, url: str) -> list[str]:
+    """Names in the server's /v1/models; empty if it has none. Raises StartupError if nothing answers."""
+    listed = get_json(target, f"{prefix}/v1/models", url).get("data")
+    return [str(item["id"]) for item in listed or () if isinstance(item, dict) and item.get("id")]
+
+
 def connect(target: Target, seconds: float | None) -> http.client.HTTPConnection:
     """A connection, opened with its first request; `seconds` limit each read."""
     if target.tls:

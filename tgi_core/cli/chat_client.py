@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from tgi_core.benchmark.target import Target, connect, get_json, parse_url
+from tgi_core.benchmark.target import Target, connect, listed_models, parse_url
 
 _ROUTE = "/v1/chat/completions"
 
@@ -47,9 +47,8 @@ class ChatClient:
     def open(cls, url: str, model: str | None = None, api_key: str | None = None) -> ChatClient:
         """Connect to a server. Raises StartupError if nothing answers at the URL."""
         target, prefix = parse_url(url, api_key)
-        listed = get_json(target, f"{prefix}/v1/models", url).get("data")
-        named = [item.get("id") for item in listed or () if isinstance(item, dict)]
-        return cls(target, prefix, model or str(next(iter(named), "model")))
+        named = listed_models(target, prefix, url)
+        return cls(target, prefix, model or next(iter(named), "model"))
 
     def stream(
         self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any], times: AnswerTimes

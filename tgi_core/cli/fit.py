@@ -11,7 +11,7 @@ from tgi_core.backend import API_VERSION, BackendError, Capabilities, Capacity, 
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import Plugin
 from tgi_core.backend.session import Session
-from tgi_core.cli.memory_plan import lines
+from tgi_core.cli.memory_plan import lines, mebibytes
 from tgi_core.cli.open_options import open_options
 from tgi_core.cli.shard_openers import choose_backend, warmup_plan
 from tgi_core.cli.weights import fetch_model_headers
@@ -217,7 +217,7 @@ def sections(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     verdict = "does not fit" if planned.reason else "fits"
     rows: list[tuple[str, ...]] = [("verdict", verdict), *(("device", device) for device in report.devices)]
     rows += lines(planned.info.backend, planned.info, planned.capacity, divided=False)
-    rows.append(("needed in all", _size(planned.needed_bytes)))
+    rows.append(("needed in all", mebibytes(planned.needed_bytes)))
     rows.append(("KV cache per token", f"{planned.bytes_per_token:,.0f} bytes"))
     if not planned.reason:
         rows += [(f"requests of {tokens:,} tokens", f"{count:,} at a time") for tokens, count in planned.holds()]
@@ -230,8 +230,4 @@ def sections(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 def _row(each: Alternative) -> tuple[str, ...]:
     fits = "fits" if each.fits else "does not fit"
-    return each.flags, fits, _size(each.weight_bytes), _size(each.needed_bytes), str(each.requests)
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:,.1f} MiB"
+    return each.flags, fits, mebibytes(each.weight_bytes), mebibytes(each.needed_bytes), str(each.requests)

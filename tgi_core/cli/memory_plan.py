@@ -15,7 +15,7 @@ def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool, repl
     if replicas > 1:
         rows.append(("replicas", f"{replicas}; for each of them:"))
     memory = "memory of each rank" if divided else "memory"
-    rows += [(f"{memory}: {item.name}", f"{item.num_bytes / 2**20:,.1f} MiB") for item in capacity.memory]
+    rows += [(f"{memory}: {item.name}", mebibytes(item.num_bytes)) for item in capacity.memory]
     for group in capacity.groups:
         tokens = group.num_blocks * group.block_size
         rows.append(
@@ -27,6 +27,11 @@ def lines(backend: str, info: ShardInfo, capacity: Capacity, divided: bool, repl
         ("tokens per step", f"{capacity.max_step_tokens:,}"),
     ]
     return rows
+
+
+def mebibytes(num_bytes: int) -> str:
+    """A size as it is printed."""
+    return f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def print_memory_plan(backend: str, info: ShardInfo, capacity: Capacity, divided: bool, replicas: int = 1) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from tgi_core.backend import Progress
@@ -12,7 +10,7 @@ from tgi_core.errors import StartupError
 from tgi_core.hub.fetch import Source, fetch, is_complete, is_hub_id, own_cache, weight_files
 from tgi_core.hub.links import link_together
 from tgi_core.hub.refusals import Unreachable
-from tgi_core.hub.remote import Header, Listing, Remote
+from tgi_core.hub.remote import Header, Listing, Remote, replaced
 from tgi_core.hub.selection import INDEX, small_files
 
 
@@ -55,11 +53,8 @@ def write_hollow(path: Path, header: Header) -> None:
     text = json.dumps(header).encode()
     end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with replaced(path) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + end)
-        Path(fresh).replace(path)
     except OSError as error:
         raise StartupError(f"{path}: cannot be written: {error.strerror}") from error

@@ -8,11 +8,12 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tgi_core import __version__
 from tgi_core.backend import Progress
@@ -20,11 +21,14 @@ from tgi_core.errors import StartupError
 from tgi_core.hub.bars import DownloadProgress, file_bar
 from tgi_core.hub.refusals import NETWORK_LIBRARIES, refusal, token
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 8
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
+_LIBRARY = {"library_name": "tgi-core", "library_version": __version__}
 
 Header = dict[str, dict[str, Any]]
 """Of a safetensors file: dtype, shape and data_offsets by tensor."""
@@ -63,12 +67,8 @@ class Remote:
 
     def listing(self) -> Listing:
         """Request the file list from the Hub. Raises StartupError or Unreachable."""
-        from huggingface_hub import HfApi
-
         try:
-            found: Any = HfApi(token=token(), library_name="tgi-core", library_version=__version__).model_info(
-                self.model, revision=self.revision, files_metadata=True
-            )
+            found: Any = _api().model_info(self.model, revision=self.revision, files_metadata=True)
         except Exception as error:
             raise refusal(error, self.model, self.revision, self.kind) from error
         if not _COMMIT.fullmatch(found.sha or ""):
@@ -96,12 +96,8 @@ class Remote:
 
     def header(self, listing: Listing, name: str) -> Header:
         """Request the header of a safetensors file. Raises StartupError or Unreachable."""
-        from huggingface_hub import HfApi
-
         try:
-            found = HfApi(token=token(), library_name="tgi-core", library_version=__version__).parse_safetensors_file_metadata(
-                self.model, name, revision=listing.commit
-            )
+            found = _api().parse_safetensors_file_metadata(self.model, name, revision=listing.commit)
         except Exception as error:
             raise refusal(error, self.model, self.revision, self.kind) from error
         return {
@@ -118,11 +114,8 @@ class Remote:
         if reference.is_file() and reference.read_text(encoding="utf-8").strip() == listing.commit:
             return
         try:
-            reference.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=reference.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(listing.commit)
-            Path(temporary).replace(reference)
+            with replaced(reference) as file:
+                file.write(listing.commit.encode())
         except OSError as error:  # for example a read-only cache
             _log.warning("%s: cannot write, so %s will not be found offline: %s", reference, self.model, error.strerror)
 
@@ -139,12 +132,27 @@ class Remote:
                 revision=commit,
                 cache_dir=self.cache,
                 token=token(),
-                library_name="tgi-core",
-                library_version=__version__,
+                **_LIBRARY,
                 **bar,
             )
         except Exception as error:
             raise refusal(error, self.model, self.revision, self.kind) from error
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` once the block has written it. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, fresh = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        yield file
+    Path(fresh).replace(path)
+
+
+def _api() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(token=token(), **_LIBRARY)
 
 
 def _prepare_library() -> None:

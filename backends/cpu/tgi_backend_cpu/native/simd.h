@@ -103,11 +103,14 @@ TGI_INLINE f32x16 odd_half(u32x16 v) { return _mm512_castsi512_ps(_mm512_and_si5
 #if defined(__AVX512BF16__)
 TGI_INLINE void store(bf16* to, f32x16 v) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(v)); }
 #else
-TGI_INLINE void store(bf16* to, f32x16 v) {
+// Rounded to bfloat16, in the upper half of each unit.
+TGI_INLINE __m512i to_bf16(f32x16 v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
+  return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+TGI_INLINE void store(bf16* to, f32x16 v) {
+  _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(to_bf16(v), 16)));
 }
 #endif
 
@@ -221,16 +224,17 @@ TGI_INLINE f32x16 odd_half(u32x16 v) {
   const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
   return {_mm256_castsi256_ps(_mm256_and_si256(v.lo, high)), _mm256_castsi256_ps(_mm256_and_si256(v.hi, high))};
 }
-TGI_INLINE __m128i to_bf16(__m256 v) {
+// Rounded to bfloat16, in the upper half of each unit.
+TGI_INLINE __m256i to_bf16(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i up = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
 }
-TGI_INLINE void store(bf16* to, f32x16 v) {
-  _mm_storeu_si128((__m128i*)to, to_bf16(v.lo));
-  _mm_storeu_si128((__m128i*)(to + 8), to_bf16(v.hi));
+TGI_INLINE void store_eight(bf16* to, __m256 v) {
+  const __m256i words = _mm256_srli_epi32(to_bf16(v), 16);
+  _mm_storeu_si128((__m128i*)to, _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
+TGI_INLINE void store(bf16* to, f32x16 v) { store_eight(to, v.lo), store_eight(to + 8, v.hi); }
 
 #else
 #error "these kernels need AVX2 with FMA, or AVX-512"

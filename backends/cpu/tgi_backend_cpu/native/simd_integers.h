@@ -44,11 +44,7 @@ TGI_INLINE u32x16 bf16_pairs(f32x16 even, f32x16 odd) {
                                           0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f);
   return _mm512_permutexvar_epi16(first, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 #else
-  const auto rounded = [](f32x16 v) {
-    const __m512i bits = _mm512_castps_si512(v), last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
-  };
-  return _mm512_ternarylogic_epi32(rounded(odd), _mm512_set1_epi32((int)0xffff0000u), _mm512_srli_epi32(rounded(even), 16), 0xea);
+  return _mm512_ternarylogic_epi32(to_bf16(odd), _mm512_set1_epi32((int)0xffff0000u), _mm512_srli_epi32(to_bf16(even), 16), 0xea);
 #endif
 }
 TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)); }
@@ -63,11 +59,7 @@ TGI_INLINE u32x16 right_unsigned(u32x16 v) { return _mm512_srli_epi32(v, BITS); 
 #else
 
 TGI_INLINE __m256i bf16_pairs(__m256 even, __m256 odd) {
-  const auto rounded = [](__m256 v) {
-    const __m256i bits = _mm256_castps_si256(v), last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    return _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff)));
-  };
-  return _mm256_or_si256(_mm256_and_si256(rounded(odd), _mm256_set1_epi32((int)0xffff0000u)), _mm256_srli_epi32(rounded(even), 16));
+  return _mm256_or_si256(_mm256_and_si256(to_bf16(odd), _mm256_set1_epi32((int)0xffff0000u)), _mm256_srli_epi32(to_bf16(even), 16));
 }
 TGI_INLINE u32x16 bf16_pairs(f32x16 even, f32x16 odd) { return {bf16_pairs(even.lo, odd.lo), bf16_pairs(even.hi, odd.hi)}; }
 TGI_INLINE __m256i eight_units(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)); }

@@ -46,13 +46,11 @@ inline const unit* row_tiles(const Gemm& p, const TileSteps& depth, size_t first
   for (size_t r = 0; r < whole; r++) {
     const unit* x = p.x + (first + r) * depth.steps;
     unit* to = tiles + r / kTileRows * depth.tiles() * kTileUnits + r % kTileRows * kTileSteps;
-    for (size_t g = 0; g < depth.groups; g++)
-      for (size_t t = 0; t < depth.tiles_of(g); t++) {
-        const size_t some = first + r < last ? depth.steps_of(g, t) : 0;
-        unit* row = to + (g * depth.group_tiles + t) * kTileUnits;
-        if (some) memcpy(row, x + g * depth.group + t * kTileSteps, some * sizeof(unit));
-        if (some < kTileSteps) memset(row + some, 0, (kTileSteps - some) * sizeof(unit));
-      }
+    for (size_t t = 0; t < depth.tiles(); t++, to += kTileUnits) {
+      const size_t some = first + r < last ? depth.steps_of(0, t) : 0;
+      if (some) memcpy(to, x + t * kTileSteps, some * sizeof(unit));
+      if (some < kTileSteps) memset(to + some, 0, (kTileSteps - some) * sizeof(unit));
+    }
   }
   return tiles;
 }
