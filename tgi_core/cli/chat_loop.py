@@ -62,8 +62,8 @@ class Chat:
         try:
             with contextlib.closing(self.client.stream(self.messages, self.sampling, times)) as pieces:
                 for piece in pieces:
+                    parts += [] if piece.thought else [piece.text]  # first: what is shown is kept, whenever Ctrl-C comes
                     printer.write(piece.text, piece.thought)
-                    parts += [] if piece.thought else [piece.text]
         except KeyboardInterrupt:
             stopped = True
         except ChatError as error:
