@@ -227,6 +227,16 @@ async def test_what_fails_is_not_held(error: Exception) -> None:
     assert len(shard.asked) == 2
 
 
+async def test_what_takes_too_long_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard may keep the grammar just as the router gives it up."""
+    monkeypatch.setattr(grammars, "_LONGEST_S", 0.01)
+    shard = Shard()
+    with pytest.raises(GrammarsBusy):
+        await HeldGrammars(shard.prepare, shard.drop).hold(COLOUR, SMALL)
+    await until(lambda: len(shard.asked) == 2)
+    assert shard.asked == [f"+{COLOUR.source}", f"-{COLOUR.source}"]
+
+
 async def test_slow_ones_wait_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow grammars are compiled one by one, few wait, and none is in the way of a quick one."""
     monkeypatch.setattr(grammars, "_SLOW_WAITING", 1)

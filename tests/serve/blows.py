@@ -94,6 +94,9 @@ LOSES = {"KILL", "SEGV", "ABRT", "STOP", "steps socket shut"}
 TOKENS = 120
 """Of each answer, but where it stops by itself."""
 
+GRAMMARS = {"grammar", "tools"}
+"""The kinds of request that wait until a grammar is compiled."""
+
 TOOLS = [
     {
         "type": "function",

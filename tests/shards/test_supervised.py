@@ -13,7 +13,7 @@ import pytest
 
 from tests.scheduler.device import alone, quiet, request
 from tests.scheduler.test_loop import collect
-from tgi_core.backend import BackendError, DeviceLost, OutputOptions, WarmupPlan, hookimpl
+from tgi_core.backend import BackendError, DeviceLost, Kernel, OutputOptions, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.backend.types import Closed
@@ -232,6 +232,17 @@ async def test_a_shard_that_promises_as_much_is_one(demo_tokenizer: Tokenizer) -
     assert shortfall(one, other) == "" and shortfall(other, one) == "fewer blocks of cache"
     for opened in (one, other):
         await opened.shard.close()
+
+
+async def test_why_a_kernel_runs_may_change(demo_tokenizer: Tokenizer) -> None:
+    """The first start on a machine measures its kernels, the next one knows which are the fastest; other kernels give other bits."""
+    opened = await Shop(demo_tokenizer, []).open()
+    first, next_one, other = (
+        replace(opened, info=replace(opened.info, capabilities=replace(opened.info.capabilities, kernels=(kernel,))))
+        for kernel in (Kernel("kernels", "amx", "measured"), Kernel("kernels", "amx", "measured earlier"), Kernel("kernels", "torch"))
+    )
+    assert shortfall(next_one, first) == "" and shortfall(other, first) == "other capabilities"
+    await opened.shard.close()
 
 
 async def test_a_shard_in_this_process_must_close(demo_tokenizer: Tokenizer) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
+
+
+_DEVICES = count(4711)
+"""Numbers that no device of this machine has. Each driver has its own: kernels keep what they compiled by it."""
 
 
 class NotingDriver:
@@ -14,6 +19,7 @@ class NotingDriver:
     def __init__(self) -> None:
         self.loaded: list[str] = []
         self.launched: list[tuple[str, tuple[int, int, int]]] = []
+        self._device = next(_DEVICES)
         self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=lambda device: {"max_shared_mem": 227 << 10})
 
     def get_current_target(self) -> GPUTarget:
@@ -21,8 +27,8 @@ class NotingDriver:
         return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self) -> int:
-        """A number that no device of this machine has: kernels keep what they compiled by it."""
-        return 4711
+        """The number of its device."""
+        return self._device
 
     def get_current_stream(self, device: int) -> int:
         """None but one."""

@@ -38,8 +38,8 @@ class _HeldGrammar:
 
 
 class HeldGrammars:
-    """The grammars that one shard keeps for this router. `prepare` compiles and keeps a grammar, `drop` undoes that. Used on one
-    event loop."""
+    """The grammars that one shard keeps for this router. `prepare` compiles and keeps a grammar, `drop` undoes that, even
+    while it compiles. Used on one event loop."""
 
     def __init__(self, prepare: Callable[[Grammar, Cost], Awaitable[None]], drop: Callable[[Grammar], Awaitable[None]]) -> None:
         self._prepare, self._drop = prepare, drop
@@ -78,6 +78,7 @@ class HeldGrammars:
             async with asyncio.timeout(_LONGEST_S):
                 await self._prepare(grammar, cost)
         except TimeoutError:
+            self._drop_soon(grammar)  # which the shard may keep without knowing that nobody waits for it
             raise GrammarsBusy from None
         finally:
             lane.release()
@@ -100,6 +101,9 @@ class HeldGrammars:
     def _forget(self, made: asyncio.Task[None], grammar: Grammar) -> None:
         if made.cancelled() or made.exception() is not None or made.get_loop().is_closed():
             return
+        self._drop_soon(grammar)
+
+    def _drop_soon(self, grammar: Grammar) -> None:
         dropping = asyncio.create_task(self._dropped(grammar))
         self._dropping.add(dropping)
         dropping.add_done_callback(self._dropping.discard)

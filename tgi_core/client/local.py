@@ -76,12 +76,7 @@ class LocalShard:
         await asyncio.shield(self._closing)
 
     async def _prepare(self, grammar: Grammar, cost: Cost) -> None:
-        made = self._server.prepare(grammar, cost)
-        try:
-            await asyncio.wrap_future(made)
-        except asyncio.CancelledError:
-            made.add_done_callback(lambda made: None if made.exception() else self._server.release(grammar))
-            raise
+        await asyncio.wrap_future(self._server.prepare(grammar, cost))
 
     async def _drop(self, grammar: Grammar) -> None:
         self._server.release(grammar)

@@ -62,9 +62,14 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
     return asked
 
 
+def _without_reasons(capabilities: Capabilities) -> Capabilities:
+    """Drop why each kernel was selected: the first start on a machine measures what later ones look up."""
+    return replace(capabilities, kernels=tuple(replace(kernel, reason="") for kernel in capabilities.kernels))
+
+
 def shortfall(new: ReadyShard, old: ReadyShard) -> str:
     """Describe what `new` lacks compared with `old`; "" if nothing."""
-    if new.info.capabilities != old.info.capabilities:
+    if _without_reasons(new.info.capabilities) != _without_reasons(old.info.capabilities):
         return "other capabilities"
     kinds = [[(group.kind, group.block_size, group.window) for group in one.capacity.groups] for one in (new, old)]
     if kinds[0] != kinds[1]:

@@ -35,12 +35,12 @@ class PreparedGrammars:
             return pb.PrepareResponse(busy=True)
         except InvalidGrammar as error:
             return pb.PrepareResponse(fault=error.detail.encode(errors="replace").decode() or "it does not compile")
-        if not heard():
-            server.release(grammar)
-            return pb.PrepareResponse(busy=True)
-        with self._lock:
-            self._kept[grammar] += 1
-        return pb.PrepareResponse()
+        with self._lock:  # a client that has given up releases the grammar later: it must find it kept, or never kept
+            if heard():
+                self._kept[grammar] += 1
+                return pb.PrepareResponse()
+        server.release(grammar)
+        return pb.PrepareResponse(busy=True)
 
     def clear(self) -> None:
         """Release all grammars of a router that has disconnected."""
