@@ -30,7 +30,7 @@ def counted(target: Target, counts: Counter[str]) -> Target:
     return replace(target, open=open_session)
 
 
-@pytest.mark.parametrize(("name", "most"), [("random-handles", 55), ("one-session", 112)])
+@pytest.mark.parametrize(("name", "most"), [("random-handles", 48), ("one-session", 105)])
 def test_few_are_opened(name: str, most: int) -> None:
     """By all clauses of L1 to L3 together: at five seconds each they take five minutes, or nine where one is open at a time."""
     counts: Counter[str] = Counter()
