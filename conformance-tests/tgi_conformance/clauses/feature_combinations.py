@@ -183,8 +183,12 @@ class Company:
 
     def start(self, specs: Sequence[Spec]) -> list[Ref]:
         """Start rows in as few steps as the limits allow, and run their prompts to the end."""
-        stage, batches = self.stage, list[Ref]()
-        waiting = [self.request(spec) for spec in specs if not spec.shares]
+        batches = self.started([self.request(spec) for spec in specs if not spec.shares])
+        return batches + self._behind([spec for spec in specs if spec.shares])
+
+    def started(self, requests: Sequence[Request]) -> list[Ref]:
+        """Start requests in as few steps as the limits allow, and run their prompts to the end."""
+        stage, waiting, batches = self.stage, [*requests], list[Ref]()
         while waiting:
             group, left = [waiting.pop(0)], stage.capacity.max_step_tokens
             left -= group[0].take
@@ -192,7 +196,7 @@ class Company:
                 left -= waiting[0].take
                 group.append(waiting.pop(0))
             batches.append(self.finished(stage.start(*group), {request.id: request.take for request in group}))
-        return batches + self._behind([spec for spec in specs if spec.shares])
+        return batches
 
     def finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
         """Run the rest of all prompts, each in its own chunks; rows whose prompts are complete decode along."""

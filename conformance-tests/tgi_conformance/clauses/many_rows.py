@@ -144,11 +144,12 @@ def _joined(here: Company, specs: Sequence[tuple[int, Spec]], batch: Ref, owner:
 
 
 def _short_requests(here: Company, specs: Sequence[tuple[int, Spec]], owner: Request | None = None) -> list[Request]:
-    """Build numbered requests that fit one step; those beyond max_prefill_rows have one token to run."""
+    """Build numbered requests that fit one step; the last one and those beyond max_prefill_rows have one token to run."""
     size, long, requests = here.stage.capacity.groups[0].block_size, here.stage.capacity.max_prefill_rows, list[Request]()
     for place, (number, spec) in enumerate(specs):
-        length, tail = (2 + number % 7, 3) if place < long else (1, 1)
-        kind = spec if place < long else replace(spec, chunk=0, made=0)
+        several = place < min(long, len(specs) - 1)
+        length, tail = (2 + number % 7, 3) if several else (1, 1)
+        kind = spec if several else replace(spec, chunk=0, made=0)
         if spec.shares and owner is not None and len(owner.tokens) > size:
             requests.append(here.sharer(replace(kind, adapter=None), owner, size, tail))
         else:

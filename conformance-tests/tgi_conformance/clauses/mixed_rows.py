@@ -110,7 +110,7 @@ def _plan(size: int | None) -> WarmupPlan:
     "growth.long-company", "Rows of every kind generate the tokens they generate alone after long prompts too.", Level.L2, rows=4
 )
 def long_company(scene: Scene) -> None:
-    """Prompts that end near powers of two, as far as the promised limits go."""
+    """Prompts that end near powers of two, as far as the promised limits go. They start one by one and, in turn, together."""
     plan = plan_of(scene.declared[0].block_sizes, 6, LONG_ROW_TOKENS, LONG_ROW_TOKENS)
     here = company(scene, plan=plan, adapted=scene.seed % 2 == 0)
     room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
@@ -120,7 +120,8 @@ def long_company(scene: Scene) -> None:
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     for first in range(0, len(specs), 4):
         pairs = zip(specs[first : first + 4], lengths[first % 8 :], strict=False)
-        batches = [here.stage.start(here.request(spec, length)) for spec, length in pairs]
+        requests = [here.request(spec, length) for spec, length in pairs]
+        batches = here.started(requests) if first // 8 % 2 else [*map(here.stage.start, requests)]
         here.stage.clear(here.stage.decode(*batches, steps=2))
     here.check_formula()
     come_and_go(scene, here, 0.5)
