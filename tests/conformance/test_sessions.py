@@ -55,6 +55,31 @@ def test_nothing_stays_open() -> None:
     assert run_clause(BY_ID["clear.none"], target, Alone(target)).verdict is Verdict.PASS
 
 
+def test_a_closed_session_is_not_used_again() -> None:
+    """Clauses that close a session that others had used leave it to nobody."""
+    counts: Counter[str] = Counter()
+    target = counted(TWINS["random-handles"].target(), counts)
+    alone = Alone(target)
+    for id in ("open.first-step", "clear.none", "faults.reopen", "faults.after-close", "open.first-step", "clear.none"):
+        before = counts["opened"]
+        assert run_clause(BY_ID[id], target, alone).verdict is Verdict.PASS
+    alone.close()
+    assert counts["opened"] == before + 1, "the plan's only session was closed"
+
+
+def test_a_refused_group_is_asked_for_once() -> None:
+    """Clauses that need ranks find them refused; the refusal is tried by the first of them."""
+    counts: Counter[str] = Counter()
+    target = counted(TWINS["random-handles"].target(), counts)
+    alone = Alone(target)
+    assert run_clause(BY_ID["ranks.refusal"], target, alone).verdict is Verdict.UNSUPPORTED
+    opened = counts["opened"]
+    for id in ("ranks.tokens", "ranks.verbs"):
+        assert run_clause(BY_ID[id], target, alone).verdict is Verdict.UNSUPPORTED
+    alone.close()
+    assert counts["opened"] == opened
+
+
 class Cramped(Sound):
     """Two sessions at a time have memory."""
 
