@@ -41,13 +41,15 @@ class Alone:
 
     def __init__(self, target: Target, sessions: Sessions | None = None, wanted: SessionSpec | None = None) -> None:
         """`wanted` are the sessions in which requests run; those of the suite's usual plan run in others without a mask source, masked
-        requests aside."""
+        requests and those of a model with adapters aside."""
         self.sessions = sessions or Sessions()
         self._target = target
         self._wanted = wanted or SessionSpec(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
         self.formula_checked: set[object] = set()
         """What was compared with the published formula already: keys of requests, with their results."""
+        self.passed: set[str] = set()
+        """Checks that open a session of their own, and need not be made twice in a run."""
         self._others = {self._wanted: self}
 
     @property
@@ -114,7 +116,7 @@ class Alone:
         self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
-        pure = (self._wanted.plan is None or self.sessions.room == 1) and not request.masked
+        pure = not request.masked and ((self._wanted.plan is None and not self._wanted.adapters) or self.sessions.room == 1)
         wanted = replace(self._wanted, masks=None) if pure else self._wanted
         id = PHASES * next(_ROUNDS) + request.id % PHASES
         self._target.journal.calling_aside(f"running row {request.id} alone")

@@ -115,11 +115,15 @@ def _no_drafts(scene: Scene) -> None:
 
 
 def _no_ranks(scene: Scene) -> None:
+    """Check once in a run that a group is refused, because a device may take long to refuse it."""
     target = scene.target
+    if "no ranks" in scene.alone.passed:
+        return
     options = OpenOptions(str(target.model), target.dtype, Group(0, 2, "127.0.0.1:1"))
     try:
         scene.opened(lambda: target.open(options))
     except Unsupported:
+        scene.alone.passed.add("no ranks")
         return
     except BackendError as error:
         raise Violation("refusal", f"a group of two ranks raised {type(error).__name__} instead of Unsupported") from error

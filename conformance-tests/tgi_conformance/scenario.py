@@ -24,7 +24,7 @@ class Scene:
     """One run of one clause.
 
     `seed` drives everything random, and `effort` scales how much is tried; `shorten` shrinks failing sequences for people to read.
-    A scene uses one session at a time: asking for a stage leaves the previous one. `fresh` sessions are never reused.
+    A scene uses one session at a time: asking for a stage leaves the previous one. A `fresh` scene reuses no session.
     """
 
     target: Target
@@ -43,7 +43,8 @@ class Scene:
     ) -> Stage:
         """Return a stage on an empty session.
 
-        Use `fresh` for scenarios that close or break the session, and `shared` for a plan that other scenarios use too.
+        Use `shared` for a plan that other scenarios use too. `fresh` opens the session now; only one that is also `shared` is used
+        again.
         """
         return Stage(self.play(Setup(plan, masks), fresh=fresh, shared=shared), self.seed)
 
@@ -51,7 +52,9 @@ class Scene:
         """Return a driver for an empty session."""
         self.leave()
         special = (setup.plan is not None and not shared) or setup.ranks > 1  # no other scenario uses such a session
-        play = SessionDriver.open(self.target, setup, self.alone, self.situations, fresh=fresh or special or self.fresh)
+        private = special or self.fresh
+        play = SessionDriver.open(self.target, setup, self.alone, self.situations, fresh=fresh or private)
+        play.private = private or (fresh and not shared)
         self.plays.append(play)
         return play
 

@@ -51,8 +51,8 @@ class SessionDriver:
     judge: RowJudge
     situations: Counter[str]
     alone: Alone
-    fresh: bool
-    """Whether its session is nobody else's, before and after."""
+    private: bool
+    """Whether its session is closed afterwards, rather than used by others."""
     _target: Target
     _wanted: SessionSpec
     _lent: LentSession | None
@@ -70,7 +70,7 @@ class SessionDriver:
     def open(
         cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None, *, fresh: bool = True
     ) -> SessionDriver:
-        """A warmed session on which nothing lives; a `fresh` one has never been used, and is closed after it. Raises as the backend."""
+        """A warmed session on which nothing lives; a `fresh` one has never been used, and is private. Raises as the backend."""
         golden = None if setup.golden is None else Golden.load(setup.golden)
         adapters: tuple[Adapter, ...] = golden.adapters if golden is not None and setup.adapters else ()
         if golden is not None or setup.dtype is not None:
@@ -111,6 +111,11 @@ class SessionDriver:
         """What it promised."""
         return self.oracle.capacity
 
+    def close(self) -> None:
+        """Call close; nobody uses the session afterwards."""
+        self.private = True
+        self.session.close()
+
     def leave(self) -> None:
         """Be done with the session: where nothing went wrong in it, it is cleared for the next. Rows that were not compared yet are
         compared now. Raises Violation."""
@@ -118,7 +123,7 @@ class SessionDriver:
         if lent is None:
             return
         lost = self.setup.masks == LOSING
-        if self.fresh or self.failed or lost or not self._emptied(lent.session):
+        if self.private or self.failed or lost or not self._emptied(lent.session):
             self.alone.sessions.drop(lent)
         else:
             self.alone.sessions.give_back(lent)

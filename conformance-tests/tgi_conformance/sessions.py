@@ -167,10 +167,12 @@ class Sessions:
 
 def _serves(there: SessionSpec, wanted: SessionSpec, *, only: bool) -> bool:
     """Return whether a session can be used as the one that is wanted. The `only` session of a device serves both purposes, and its mask
-    source does not affect unmasked requests that run alone."""
+    source does not affect unmasked requests that run alone. What runs alone may do so in a session for longer rows."""
     masked = there.masks is not None
     if masked != (wanted.masks is not None) and not (only and masked and wanted.purpose):
         return False
+    if wanted.purpose and wanted.plan is None and not only:
+        there = replace(there, plan=None)
     return replace(there, purpose=wanted.purpose if only else there.purpose, masks=wanted.masks) == wanted
 
 

@@ -11,6 +11,7 @@ from tgi_conformance.clause import clause
 from tgi_conformance.masks import BREAKING, LOSING
 from tgi_conformance.scenario import Scene
 from tgi_conformance.scenario_steps import Stage
+from tgi_conformance.target import wide_plan
 from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import EMPTY, UnknownBatch
 
@@ -152,29 +153,29 @@ def lost(scene: Scene) -> None:
     """The mask source raises DeviceLost."""
     stage = scene.stage(masks=LOSING)
     stage.read(stage.go_on(_doomed(stage, 1)))
-    fresh = scene.stage(fresh=True)
+    fresh = scene.stage(fresh=True, shared=True)
     fresh.decode(fresh.start(*(fresh.request(prompt) for prompt in fresh.prompts[: min(2, fresh.capacity.max_rows)])), steps=3)
 
 
 @clause("faults.reopen", "Close is idempotent, ends the session, and leaves the device ready for the next one.", Level.L3)
 def reopen(scene: Scene) -> None:
-    """In two sessions, one after the other: run a request, then close twice with rows alive and a step unread."""
-    for _ in range(2):
-        stage = scene.stage(fresh=True)
+    """In two sessions, the second of them new: run a request, then close twice with rows alive and a step unread."""
+    for fresh in (False, True):
+        stage = scene.stage(fresh=fresh)
         stage.clear(stage.decode(stage.start(stage.request(stage.prompts[2])), steps=3))
         stage.go_on(stage.start(*(stage.request(prompt) for prompt in stage.prompts[: min(2, stage.capacity.max_rows)])))
-        stage.play.session.close()
-        stage.play.session.close()
+        stage.play.close()
+        stage.play.close()
 
 
 @clause("faults.after-close", "No step runs after close: every call raises an error of the contract.", Level.L3)
 def after_close(scene: Scene) -> None:
-    """The rows of a step in flight, prefill and decode."""
-    stage = scene.stage(fresh=True)
+    """The rows of a step in flight, prefill and decode, in a session of a plan that no later clause uses."""
+    stage = scene.stage(wide_plan(scene.declared[0].block_sizes), shared=True)
     request, other = stage.request(stage.prompts[0]), stage.request(stage.prompts[1])
     step = stage.go_on(stage.start(request))
     unread = stage.play.steps[step]
-    stage.play.session.close()
+    stage.play.close()
     stage.play.raises_anything(lambda session: session.rows(unread))
     stage.play.raises_anything(lambda session: session.prefill((other,), EMPTY, ()))
     stage.play.raises_anything(lambda session: session.decode((stage.play.handles[1],), ()))

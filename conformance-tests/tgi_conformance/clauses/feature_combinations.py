@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tgi_conformance.baseline import Alone, all_wants
-from tgi_conformance.calls import Ref
+from tgi_conformance.calls import Decode, Ref
 from tgi_conformance.clause import clause
 from tgi_conformance.clauses.chunked_prefill import finish
 from tgi_conformance.clauses.formula_oracle import Ask, check_formula, has_formula
@@ -24,7 +24,7 @@ from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.target import MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan
 from tgi_conformance.verdict import Level, NotReached
-from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, WarmupPlan
+from tgi_core.backend import Feature, Grant, OutputOptions, Request, Row, Sampling, UnknownBatch, WarmupPlan
 
 _LENGTHS = (5, 16, 1, 33, 64, 7, 17, 128, 3, 63, 32, 9)
 """Prompt lengths in tokens: inside a block, and at the edges of blocks of every usual size."""
@@ -183,8 +183,12 @@ class Company:
 
     def start(self, specs: Sequence[Spec]) -> list[Ref]:
         """Start rows in as few steps as the limits allow, and run their prompts to the end."""
-        stage, batches = self.stage, list[Ref]()
-        waiting = [self.request(spec) for spec in specs if not spec.shares]
+        batches = self.started([self.request(spec) for spec in specs if not spec.shares])
+        return batches + self._behind([spec for spec in specs if spec.shares])
+
+    def started(self, requests: Sequence[Request]) -> list[Ref]:
+        """Start requests in as few steps as the limits allow, and run their prompts to the end."""
+        stage, waiting, batches = self.stage, [*requests], list[Ref]()
         while waiting:
             group, left = [waiting.pop(0)], stage.capacity.max_step_tokens
             left -= group[0].take
@@ -192,7 +196,7 @@ class Company:
                 left -= waiting[0].take
                 group.append(waiting.pop(0))
             batches.append(self.finished(stage.start(*group), {request.id: request.take for request in group}))
-        return batches + self._behind([spec for spec in specs if spec.shares])
+        return batches
 
     def finished(self, batch: Ref, chunks: dict[int, int]) -> Ref:
         """Run the rest of all prompts, each in its own chunks; rows whose prompts are complete decode along."""
@@ -254,11 +258,18 @@ class Company:
             rows = [row.request.id for row in stage.play.oracle.rows]
             if len(rows) > 2:
                 rows = rows[::2]
-                batch = stage.decode(stage.filter(batch, rows), steps=steps)
+                batch = self._decoded(stage.filter(batch, rows), steps)
             beside = stage.start(stage.request(stage.prompts[0][:3]))
-            stage.clear(stage.decode(stage.filter(batch, [*rows[:1], *rows[1:][-1:]]), steps=steps))
-            stage.filter(stage.decode(beside), ())
+            stage.clear(self._decoded(stage.filter(batch, [*rows[:1], *rows[1:][-1:]]), steps))
+            stage.filter(self._decoded(beside, 2), ())
         self.check_formula()
+
+    def _decoded(self, batch: Ref, steps: int) -> Ref:
+        """Decode a batch, and name it again by the handle that the last step has used up."""
+        used = self.stage.decode(batch, steps=steps - 1) if steps > 1 else batch
+        batch = self.stage.decode(used)
+        self.stage.refuse(UnknownBatch, Decode((used,)))
+        return batch
 
     def check_formula(self) -> None:
         """Compare the requests made so far with the formula, once for the same results."""

@@ -74,7 +74,10 @@ def wide(scene: Scene) -> None:
     room = _short_rows(stage)
     scene.figures["rows at once"] = room
     owner = _owner(here)
-    batch = _joined(here, list(islice(kinds, room - 1)), stage.start(owner))
+    first = sorted(
+        islice(kinds, room - 1), key=lambda item: item[1].shares and item[1].sampling.do_sample
+    )  # such a row is the last
+    batch = _joined(here, first, stage.start(owner), owner)
     for exactly in (64, 32, 16, 8):
         batch = _reduced(here, batch, exactly, kinds, owner)
         batch = _joined(here, list(islice(kinds, room - len(stage.play.oracle.rows))), batch, owner)
@@ -126,11 +129,11 @@ def _short_rows(stage: Stage) -> int:
 
 
 def _owner(here: Company) -> Request:
-    """Build a plain request for whose first block others have a use, if a row has the room."""
+    """Build a plain request for whose first two blocks others have a use, or for its first block, if a row has the room."""
     stage = here.stage
     size = stage.capacity.groups[0].block_size
     most = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - OWNED_TOKENS
-    return here.request(Spec(want=here.full), size + 1 if size < most else 2)
+    return here.request(Spec(want=here.full), 2 * size + 1 if 2 * size < most else size + 1 if size < most else 2)
 
 
 def _joined(here: Company, specs: Sequence[tuple[int, Spec]], batch: Ref, owner: Request | None = None) -> Ref:
@@ -144,13 +147,15 @@ def _joined(here: Company, specs: Sequence[tuple[int, Spec]], batch: Ref, owner:
 
 
 def _short_requests(here: Company, specs: Sequence[tuple[int, Spec]], owner: Request | None = None) -> list[Request]:
-    """Build numbered requests that fit one step; those beyond max_prefill_rows have one token to run."""
+    """Build numbered requests that fit one step; the last one and those beyond max_prefill_rows have one token to run."""
     size, long, requests = here.stage.capacity.groups[0].block_size, here.stage.capacity.max_prefill_rows, list[Request]()
     for place, (number, spec) in enumerate(specs):
-        length, tail = (2 + number % 7, 3) if place < long else (1, 1)
-        kind = spec if place < long else replace(spec, chunk=0, made=0)
+        several = place < min(long, len(specs) - 1)
+        length, tail = (2 + number % 7, 3) if several else (1, 1)
+        kind = spec if several else replace(spec, chunk=0, made=0)
         if spec.shares and owner is not None and len(owner.tokens) > size:
-            requests.append(here.sharer(replace(kind, adapter=None), owner, size, tail))
+            whole = len(owner.tokens) // size
+            requests.append(here.sharer(replace(kind, adapter=None), owner, size * (1 + number % whole), tail))
         else:
             requests.append(here.request(kind, length, number))
     return requests

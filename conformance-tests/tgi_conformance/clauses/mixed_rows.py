@@ -13,7 +13,11 @@ from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.scenario import Scene
 from tgi_conformance.target import LONG_ROW_TOKENS, MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import UnknownBatch, WarmupPlan
+from tgi_core.backend import SAMPLING, SamplingStage, UnknownBatch, WarmupPlan
+
+_PENALTIES = [spec for spec in SAMPLING if spec.stage is SamplingStage.PENALTY]
+_COUNTED = 20
+"""Tokens that penalties count: about half of a small vocabulary, since a penalty on all tokens changes nothing."""
 
 
 @clause(
@@ -110,7 +114,8 @@ def _plan(size: int | None) -> WarmupPlan:
     "growth.long-company", "Rows of every kind generate the tokens they generate alone after long prompts too.", Level.L2, rows=4
 )
 def long_company(scene: Scene) -> None:
-    """Prompts that end near powers of two, as far as the promised limits go."""
+    """Prompts that end near powers of two, as far as the promised limits go. They start one by one and, in turn, together, and the
+    last of those that start together go first."""
     plan = plan_of(scene.declared[0].block_sizes, 6, LONG_ROW_TOKENS, LONG_ROW_TOKENS)
     here = company(scene, plan=plan, adapted=scene.seed % 2 == 0)
     room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
@@ -120,7 +125,23 @@ def long_company(scene: Scene) -> None:
     specs = [replace(spec, chunk=0) for spec in here.everyone() if not spec.shares]
     for first in range(0, len(specs), 4):
         pairs = zip(specs[first : first + 4], lengths[first % 8 :], strict=False)
-        batches = [here.stage.start(here.request(spec, length)) for spec, length in pairs]
+        requests = [here.request(spec, length) for spec, length in pairs]
+        batches = here.started(requests)[::-1] if first // 8 % 2 else [*map(here.stage.start, requests)]
         here.stage.clear(here.stage.decode(*batches, steps=2))
+    _penalized(here, room)
     here.check_formula()
     come_and_go(scene, here, 0.5)
+
+
+def _penalized(here: Company, room: int) -> None:
+    """Run rows whose penalties count their last tokens: the positions that the formula judges are on both sides of a power of two."""
+    found = [
+        spec for specs in here.features().values() for spec in specs if any(field.is_used(spec.sampling) for field in _PENALTIES)
+    ]
+    size = max(1, min(here.stage.capacity.max_rows, here.stage.capacity.max_prefill_rows, len(found)))
+    for length in (32, 64, 128, 256):
+        for first in range(0, len(found), size):
+            group = [replace(spec, made=_COUNTED, want=here.full) for spec in found[first : first + size]]
+            if length * len(group) <= room:
+                batch = here.stage.start(*(here.request(spec, length) for spec in group))
+                here.stage.clear(here.stage.decode(batch))

@@ -103,8 +103,8 @@ class _Player:
         self.stage.clear(batch)
 
     def refused(self) -> None:
-        """Make a call with one mistake."""
-        dead = self.draw.choice(self.used)
+        """Make a call with one mistake. Handles used up lately may still have rows."""
+        dead = self.draw.choice(self.used[-self.draw.choice((1, 3, 100)) :])
         calls: list[Call] = [Decode((dead,)), Filter(dead, ()), Clear(dead), Prefill(())]
         if self.oracle.batches:
             batch = self.draw.choice(sorted(self.oracle.batches))

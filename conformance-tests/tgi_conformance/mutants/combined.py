@@ -193,3 +193,24 @@ _combined(
     uses="sampled",
     newest="failed step",
 )
+_combined(
+    "first-sampling-when-long",
+    "A prompt that is too long for the usual kernel starts in another one, which reads the first row's sampling parameters.",
+    "growth.long-company",
+    *("request-of-mate", "sampling"),
+    long=511,
+)
+_combined(
+    "handle-survives-behind-prefix",
+    "Rows behind a prefix are found by their blocks, to which a used handle still leads.",
+    "prefix.crossed",
+    "handle-survives",
+    uses="prefix",
+)
+_combined(
+    "handle-survives-a-clear",
+    "A step right after a clear reuses the entry of the cleared batch, and does not retire the handle that it replaces.",
+    "clear.after-clears",
+    "handle-survives",
+    newest="clear",
+)
