@@ -15,7 +15,7 @@ from typing import Any
 from tgi_backend_neuron.failures import neuron_errors
 from tgi_core.backend import Progress, Unsupported
 from tgi_core.engine.accelerator.discovery import installed
-from tgi_core.engine.compile_cache import MANIFEST, CompileCache
+from tgi_core.engine.compiling.cache import MANIFEST, CompileCache
 from tgi_core.model_files import read_json, text_config
 
 _log = logging.getLogger("tgi_core.engine")

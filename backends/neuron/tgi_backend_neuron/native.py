@@ -11,16 +11,16 @@ import torch
 from tgi_backend_neuron.failures import neuron_failure
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.discovery import installed
+from tgi_core.engine.attention.blocks import FlatAttention
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.compiling.torch_compiler import TorchProgramCompiler
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_kit import PlainKit
 from tgi_core.engine.plain_queue import PlainQueue
-from tgi_core.engine.static.attention import FlatAttention
 from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
-from tgi_core.engine.static.torch_compiler import TorchProgramCompiler
 
 DEVICE = "neuron"
 """torch's type of the device."""
