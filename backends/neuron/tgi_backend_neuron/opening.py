@@ -137,13 +137,13 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
 
     hidden, positions, vocab = (source.config[name] for name in ("hidden_size", "max_position_embeddings", "vocab_size"))
 
-    def load(slots: int, length: int, progress: Progress) -> tuple[SlotModel, int]:
-        model, compiles = loaded(source.directory, wanted(slots, length), options.compile_cache, progress)
+    def load(count: int, length: int, progress: Progress) -> tuple[SlotModel, int]:
+        model, compiles = loaded(source.directory, wanted(count, length), options.compile_cache, progress)
 
-        def run(ids: torch.Tensor, positions: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-            unused = torch.ones(len(rows), 3)  # parameters of sampling on the device
+        def run(ids: torch.Tensor, positions: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
+            unused = torch.ones(len(slots), 3)  # parameters of sampling on the device
             with device_errors(FAILURES):
-                logits: torch.Tensor = model(ids, positions, torch.tensor(rows, dtype=torch.int32), unused)
+                logits: torch.Tensor = model(ids, positions, torch.tensor(slots, dtype=torch.int32), unused)
             return logits[:, -1, :vocab].float()
 
         return run, compiles
