@@ -65,13 +65,13 @@ def test_no_software(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_torch(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch installed over the image's makes the probe BROKEN and names both versions; another patch level is fine."""
     gaudi(root)
-    monkeypatch.setattr(discovery, "torch_build", lambda: torch_build() | {"__version__": "2.11.0a0"})
+    monkeypatch.setattr("tgi_core.engine.accelerator.discovery.torch_build", lambda: torch_build() | {"__version__": "2.11.0a0"})
     found = probe({})
     assert (
         found.status is ProbeStatus.BROKEN
         and "torch 2.11.0a0 is installed beside a habana_frameworks for torch 2.13" in found.reason
     )
-    monkeypatch.setattr(discovery, "torch_build", lambda: {"__version__": "2.13.9+cpu"})
+    monkeypatch.setattr("tgi_core.engine.accelerator.discovery.torch_build", lambda: {"__version__": "2.13.9+cpu"})
     assert probe({}).status is ProbeStatus.READY
 
 

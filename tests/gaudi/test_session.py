@@ -33,7 +33,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.engine.accelerator.failures import device_failure
-from tgi_core.engine.static import torch_compiler
+from tgi_core.engine.compiling import torch_compiler
 from tgi_core.engine.static.buckets import Buckets
 
 pytestmark = pytest.mark.usefixtures("machine")

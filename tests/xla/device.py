@@ -10,9 +10,9 @@ import torch_xla
 import torch_xla.debug.metrics as metrics
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
+from tgi_core.engine.compiling.base import Compiled
 from tgi_core.engine.plain_queue import PlainQueue
 from tgi_core.engine.static.buckets import BucketRules
-from tgi_core.engine.static.regions import Compiled
 
 
 def compiles() -> int:

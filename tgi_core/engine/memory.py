@@ -26,6 +26,15 @@ def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
     return rows, max(plan.max_step_tokens or kit.default_step_tokens(), rows)
 
 
+def check_room(weight_bytes: int, free_bytes: int) -> None:
+    """Raises OutOfMemory if weights do not fit, for devices that hold all of them: before they are read, which takes minutes."""
+    if weight_bytes > free_bytes:
+        raise OutOfMemory(
+            f"weights of {weight_bytes:,} bytes: {free_bytes:,} are free; use a smaller --dtype, a quantized checkpoint, or more devices "
+            "(--num-shard)"
+        )
+
+
 def plan_capacity(
     plan: WarmupPlan,
     shape: ModelShape,

@@ -36,6 +36,14 @@ class PlainKit:
         """torch's."""
         return TorchLoraKernel(weights)
 
+    def default_rows(self) -> int:
+        """Few, for devices that compile each number of rows."""
+        return 32
+
+    def default_step_tokens(self) -> int:
+        """A chunk of 1,024 tokens beside all decode rows."""
+        return 1024 + self.default_rows()
+
     def table_refusal(self) -> str:
         """Empty: plain torch runs every table."""
         return ""

@@ -23,7 +23,7 @@ from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, StepLogits
-from tgi_core.engine.sync_session import SyncSession
+from tgi_core.engine.sync_session import Reserve, SyncSession
 
 _NO_TOKEN, _FAULT, _NO_STEP = -1, -2, -3
 """Broadcast in place of a token: there is none at this place of the row, the row failed here, or rank 0 could not sample at all."""
@@ -39,8 +39,9 @@ class RankSession(SyncSession):
         masks: MaskSource | None,
         collectives: Collectives,
         kernels: tuple[Kernel, ...] = (),
+        reserve: Reserve | None = None,
     ) -> None:
-        super().__init__(runner, shape, masks, kernels=kernels)
+        super().__init__(runner, shape, masks, kernels=kernels, reserve=reserve)
         self._collectives = collectives
         if collectives.tell([int(masks is not None)])[0]:  # only rank 0 has masks, but all ranks take the same requests
             features = self._capabilities.features | {Feature.MASKS}

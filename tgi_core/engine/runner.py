@@ -165,6 +165,15 @@ class KeepsHidden(Protocol):
         """Logits [rows, vocabulary] of hidden states [rows, hidden]. Call `run` first."""
 
 
+@runtime_checkable
+class CountsCompiles(Protocol):
+    """A runner of compiled programs."""
+
+    @property
+    def compiles(self) -> int:
+        """How many have been compiled so far, by the compiler's own counter."""
+
+
 class CapturableRunner(Protocol):
     """A runner whose step is a function of tensors on the device, so that it can be enqueued ahead of the host and captured."""
 

@@ -108,6 +108,11 @@ def is_plain(row: RowState, vocab: int) -> bool:
     return sampling.do_sample and without(PENALTIES, sampling) and not is_cut(sampling, vocab)
 
 
+def takes_argmax(row: RowState, vocab_size: int) -> bool:
+    """Whether a row needs nothing but the argmax, which devices without float64 compute as exactly as the formula."""
+    return is_plain(row, vocab_size) and not row.request.sampling.do_sample
+
+
 def _choose_plain(
     sampled: Sampled, logits: Tensor, rows: Sequence[RowState], plain: Sequence[int], plain_sampler: PlainSampler
 ) -> None:

@@ -7,6 +7,7 @@ whichever comes first, and always in the order of the calls.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -30,8 +31,11 @@ from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.row_results import row_results
-from tgi_core.engine.runner import Runner, StepLogits
+from tgi_core.engine.runner import CountsCompiles, Runner, StepLogits
 from tgi_core.engine.speculators.base import Speculator
+
+Reserve = Callable[[WarmupPlan, Progress], Capacity]
+"""`Runner.reserve` of a runner whose warm-up takes long enough to tell of its progress."""
 
 
 class SyncSession(BaseSession):
@@ -45,10 +49,12 @@ class SyncSession(BaseSession):
         adapters: tuple[str, ...] = (),
         kernels: tuple[Kernel, ...] = (),
         speculator: Speculator | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
+        """`reserve` takes the place of the runner's."""
         super().__init__(runner, shape, masks, adapters, kernels)
         self._launched: LaunchedStep | None = None
-        self._speculator = speculator
+        self._speculator, self._reserve = speculator, reserve or self._reserve_at_once
         if speculator is not None:
             self.declare(proposals=speculator.most)
 
@@ -79,7 +85,7 @@ class SyncSession(BaseSession):
             self._speculator.release()
         return Closed()
 
-    def _reserve(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+    def _reserve_at_once(self, plan: WarmupPlan, progress: Progress) -> Capacity:
         progress("warming up", 0, 1, "step")
         capacity = self._runner.reserve(plan)
         if self._speculator is not None:
@@ -89,6 +95,8 @@ class SyncSession(BaseSession):
 
     def _compiles(self) -> int:
         """Programs compiled so far."""
+        if isinstance(self._runner, CountsCompiles):
+            return self._runner.compiles
         return self._capacity.compiles if self._capacity else 0
 
     def _launch(self, launch: LaunchedStep) -> Step:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tgi_backend_gaudi.driver import in_use
 from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
 from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidden_by, probe_result, visible
-from tgi_core.engine.accelerator.torch_build import torch_build
+from tgi_core.engine.accelerator.driver_files import holder, read_hex, read_text
 
 ROOT = Path("/")
 """Where the system's files are."""
@@ -42,21 +42,14 @@ def probe(environment: Mapping[str, str] = os.environ) -> Probe:
     """What the driver's files show, and whether the installed torch is the one that `habana_frameworks` was built for."""
     modules = [module.device for module in find_modules()]
     hidden = hidden_by(modules, (VISIBLE,), environment)
-    found = probe_result(visible(modules, environment.get(VISIBLE)), hidden, _ABSENT, WANTED, "tgi_backend_gaudi")
-    if found.status is not ProbeStatus.READY:
-        return found
-    needed, there = required_torch(), torch_build().get("__version__", "")
-    if needed and _minor(needed) != _minor(there):
-        reason = f"{found.devices[0]} is there, and torch {there} is installed beside a {STACK} for torch {_minor(needed)}"
-        hint = f"{_IMAGE}, and install nothing there that brings a torch of its own"
-        return replace(found, status=ProbeStatus.BROKEN, reason=reason, hint=hint)
-    return found
+    wanted = replace(WANTED, version=required_torch())
+    return probe_result(visible(modules, environment.get(VISIBLE)), hidden, _ABSENT, wanted, "tgi_backend_gaudi")
 
 
 def find_modules() -> list[Module]:
     """The Gaudi devices by module number; other vendors' accelerators are in the same class."""
     nodes = (node for node in (ROOT / "sys/class/accel").glob("accel*") if re.fullmatch(r"accel\d+", node.name))
-    found = [(_module_id(node), node) for node in nodes if _number(_text(node / "device/vendor")) == _VENDOR]
+    found = [(_module_id(node), node) for node in nodes if read_hex(node / "device/vendor") == _VENDOR]
     return [_module(node) for _, node in sorted(found)]
 
 
@@ -71,14 +64,10 @@ def check_free() -> None:
 
 
 def _holder(node: str) -> str:
-    for link in (ROOT / "proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(link.readlink()) == node:
-                process = link.parts[-3]
-                return "" if process == str(os.getpid()) else f"process {process} ({_text(link.parents[1] / 'comm')})"
-        except OSError:  # the process or its file is gone, or is another user's
-            continue
     control = ROOT / node[1:].replace("/accel/accel", "/accel/accel_controlD")
+    if (found := holder(node, ROOT)) is not None:
+        process, command = found
+        return "" if process == os.getpid() else f"process {process} ({command})"
     return "a process of another container or user" if in_use(control) else ""
 
 
@@ -86,13 +75,13 @@ def required_torch() -> str:
     """The version of torch that `habana_frameworks` was built for; empty if it does not say."""
     spec = importlib.util.find_spec(STACK)
     folders = spec.submodule_search_locations if spec else None
-    return next((text for folder in folders or () if (text := _text(Path(folder, "torch/required_version.txt")))), "")
+    return next((text for folder in folders or () if (text := read_text(Path(folder, "torch/required_version.txt")))), "")
 
 
 def _module(node: Path) -> Module:
-    kind = _text(node / "device/device_type") or f"device {_text(node / 'device/device')}"
+    kind = read_text(node / "device/device_type") or f"device {read_text(node / 'device/device')}"
     name, path = f"Intel {kind.capitalize()}", f"/dev/accel/{node.name}"
-    state = _text(node / "device/status") or "operational"
+    state = read_text(node / "device/status") or "operational"
     if not os.access(ROOT / path[1:], os.R_OK | os.W_OK):
         hint = "give the user, or the container (--runtime=habana), access to it"
         return Module(Device(name, "", f"{path} cannot be opened", hint), path)
@@ -102,20 +91,5 @@ def _module(node: Path) -> Module:
 
 
 def _module_id(node: Path) -> int:
-    text = _text(node / "device/module_id")
+    text = read_text(node / "device/module_id")
     return int(text) if text.isdigit() else int(node.name.removeprefix("accel"))
-
-
-def _number(text: str) -> int:
-    return int(text, 16) if re.fullmatch(r"(0x)?[0-9a-f]+", text) else 0
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""

@@ -8,20 +8,21 @@ from typing import cast
 
 import torch
 
-from tgi_backend_gaudi.attention import BLOCK_SIZES, FusedAttention, HabanaAttention
+from tgi_backend_gaudi.attention import BLOCK_SIZES, FusedAttention
 from tgi_backend_gaudi.runtime import FAILURES, HabanaRuntime
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.discovery import installed
 from tgi_core.engine.accelerator.kit import AcceleratorKit
 from tgi_core.engine.accelerator.queue import NewGraph
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.attention.blocks import FlatAttention
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.compiling.torch_compiler import TorchProgramCompiler
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_queue import PlainQueue
 from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
-from tgi_core.engine.static.torch_compiler import TorchProgramCompiler
 
 
 class GaudiKit(AcceleratorKit):
@@ -58,7 +59,7 @@ class GaudiKit(AcceleratorKit):
 
     def providers(self) -> Sequence[AttentionProvider]:
         """Intel's kernel for prompts, plain torch."""
-        return (FusedAttention(BLOCK_SIZES), HabanaAttention(BLOCK_SIZES))
+        return (FusedAttention(BLOCK_SIZES), FlatAttention(BLOCK_SIZES))
 
     def graph(self) -> NewGraph | str:
         """None: programs take their place."""

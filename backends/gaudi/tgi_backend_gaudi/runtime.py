@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tgi_core.backend import Group, Unsupported
-from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
+from tgi_core.engine.accelerator.failures import FailureTexts, device_errors
 
 FAILURES = FailureTexts(
     busy=("device acquire failed", "device not found", "no device found", "device or resource busy"),
@@ -89,8 +89,6 @@ def acquire(group: Group) -> HabanaRuntime:
 
         hccl.initialize_distributed_hpu(world_size=group.world, rank=group.rank, local_rank=group.local_rank)
     runtime = HabanaRuntime(hpu)
-    try:
+    with device_errors(FAILURES):
         runtime.set_device(torch.device(runtime.device_type, 0))
-    except RuntimeError as error:
-        raise device_failure(error, FAILURES) or error from error
     return runtime

@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tgi_backend_neuron.failures import neuron_errors
 from tgi_core.backend import Progress, Unsupported
 from tgi_core.engine.accelerator.discovery import installed
-from tgi_core.engine.compile_cache import MANIFEST, CompileCache
+from tgi_core.engine.compiling.cache import CompileCache
 from tgi_core.model_files import read_json, text_config
 
 _log = logging.getLogger("tgi_core.engine")
@@ -74,19 +71,28 @@ def is_compiled(directory: Path) -> bool:
 def loaded(model: Path, wanted: ArtefactSpec, compile_cache: str, progress: Progress) -> tuple[Any, int]:
     """The model on its cores, and how many programs were compiled for it. Raises InvalidModel, Unsupported, CompileFailed, DeviceBusy,
     OutOfMemory."""
-    with neuron_errors(loading=True):
+    from tgi_backend_neuron.failures import FAILURES
+    from tgi_core.engine.accelerator.failures import device_errors
+
+    with device_errors(FAILURES, "optimum-neuron"):
         from optimum.neuron import NeuronModelForCausalLM
 
         if is_compiled(model):
             return NeuronModelForCausalLM.from_pretrained(str(model)), 0
         if not compile_cache:
             return _exported(model, wanted, progress, load_weights=True), len(PROGRAMS)
-        kept, compiles = _kept(model, wanted, CompileCache(Path(compile_cache), cache_fields(model, wanted)), progress)
-        with tempfile.TemporaryDirectory() as folder:
+
+        def export(folder: Path) -> None:
+            _exported(model, wanted, progress, load_weights=False).save_pretrained(str(folder))
+
+        kept, is_new = CompileCache(Path(compile_cache), cache_fields(model, wanted)).folder(PROGRAMS, export)
+        if not is_new:
+            wanted.check(kept)
+        with tempfile.TemporaryDirectory() as name:
             # Weights are the model's own: a fine-tuned twin has the same programs.
             for file in (*kept.iterdir(), *model.glob("*.safetensors*")):
-                (Path(folder) / file.name).symlink_to(file.resolve())
-            return NeuronModelForCausalLM.from_pretrained(folder), compiles
+                (Path(name) / file.name).symlink_to(file.resolve())
+            return NeuronModelForCausalLM.from_pretrained(name), len(PROGRAMS) if is_new else 0
 
 
 PROGRAMS = ("context encoding", "token generation")
@@ -99,20 +105,6 @@ def cache_fields(model: Path, wanted: ArtefactSpec) -> dict[str, str]:
     fields = {"model": f"{config.get('model_type')} {hashlib.sha256(shape.encode()).hexdigest()[:16]}", **wanted.fields()}
     fields |= {name: installed(name) for name in ("torch-neuronx", "neuronx-distributed")}
     return {name: str(value) for name, value in fields.items()}
-
-
-def _kept(model: Path, wanted: ArtefactSpec, cache: CompileCache, progress: Progress) -> tuple[Path, int]:
-    """The directory of the model's programs in the cache, and how many were compiled for it."""
-    kept = cache.open() / "model"
-    if is_compiled(kept) and (cache.directory / MANIFEST).exists():
-        wanted.check(kept)
-        return kept, 0
-    part = kept.with_name(f"model.{os.getpid()}")
-    _exported(model, wanted, progress, load_weights=False).save_pretrained(str(part))
-    shutil.rmtree(kept, ignore_errors=True)
-    part.rename(kept)
-    cache.write(PROGRAMS)
-    return kept, len(PROGRAMS)
 
 
 def _exported(model: Path, wanted: ArtefactSpec, progress: Progress, load_weights: bool) -> Any:

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from tgi_core.backend import DeviceBusy, Probe, ProbeStatus
-from tgi_core.engine.accelerator.discovery import installed, is_verified
+from tgi_core.engine.accelerator.discovery import installed, is_verified, major_minor
+from tgi_core.engine.accelerator.driver_files import read_text
 
 ROOT = Path("/")
 """Where the system's files are."""
@@ -59,23 +60,18 @@ class Machine:
 
 def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:
     """What the driver shows; None where there is no device."""
-    try:
-        drivers = (ROOT / "proc/devices").read_text(encoding="ascii")
-    except OSError:
-        return None
+    drivers = read_text(ROOT / "proc/devices")
     nodes = [node for node in sorted((ROOT / "dev").glob("neuron*")) if re.fullmatch(r"neuron\d+", node.name)]
     if not re.search(r"^\s*\d+\s+neuron\s*$", drivers, re.MULTILINE) or not nodes:
         return None
     product = ROOT / "sys/devices/virtual/dmi/id/product_name"
-    try:
-        instance = product.read_text(encoding="ascii").strip()
-    except OSError:
+    instance = read_text(product)
+    if not instance:
         return Machine("a Neuron device", len(nodes), (), f"{product} cannot be read", "give the container the host's /sys")
     machine = Machine(instance, len(nodes), ())
     if not machine.target:
         return Machine(instance, len(nodes), (), "no known kind of instance", f"use one of {', '.join(TARGETS)}")
-    closed = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
-    if closed:
+    if closed := [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]:
         return Machine(instance, len(nodes), (), f"{closed[0]} cannot be opened", "give the user or container access to it")
     return Machine(instance, len(nodes), visible_cores(len(nodes) * CHIPS[machine.target][0], environment))
 
@@ -96,7 +92,7 @@ def busy_cores(machine: Machine) -> set[int]:
     below, part = ROOT / "sys/devices/virtual/neuron_device", "neuron*/neuron_core*/stats/memory_usage/device_mem/tensors/present"
     files = sorted(below.glob(part), key=lambda file: [int(each) for each in re.findall(r"\d+", str(file.relative_to(below)))])
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
-    held = [int(file.read_text(encoding="ascii").strip() or 0) for file in files]
+    held = [int(read_text(file) or 0) for file in files]
     return {place * count // len(held) for place, num_bytes in enumerate(held) if num_bytes}
 
 
@@ -115,7 +111,7 @@ def probe(environment: Mapping[str, str] = os.environ) -> Probe:
     """Of the backend `neuron`: optimum-neuron over Torch/XLA's torch-neuronx."""
     machine = find_machine(environment)
     stack = installed("torch-neuronx")
-    if machine is not None and machine.target and (machine.target not in LEGACY_CHIPS or _numbers(stack) >= NATIVE):
+    if machine is not None and machine.target and (machine.target not in LEGACY_CHIPS or major_minor(stack) >= NATIVE):
         found = f"{machine.instance}, torch-neuronx {stack or 'not installed'}: not for optimum-neuron"
         return Probe(ProbeStatus.ABSENT, (), found, "use the backend neuron-native")
     needed = ("optimum-neuron", "torch", "torch-neuronx", "neuronx-cc", "neuronx-distributed", "transformers")
@@ -128,7 +124,7 @@ def probe_native(environment: Mapping[str, str] = os.environ) -> Probe:
     stack = installed("torch-neuronx")
     if machine is not None and machine.target and machine.target not in NATIVE_CHIPS:
         return Probe(ProbeStatus.ABSENT, (), f"{machine.instance}: TorchNeuron needs trn2 or trn3", "use the backend neuron")
-    if machine is not None and machine.target == "trn2" and _numbers(stack) < NATIVE:
+    if machine is not None and machine.target == "trn2" and major_minor(stack) < NATIVE:
         found = f"torch-neuronx {stack}" if stack else "torch-neuronx: not installed"
         return Probe(
             ProbeStatus.ABSENT, (), f"{found}, which is not TorchNeuron", f"use the backend neuron, or install it from {_INDEX}"
@@ -160,13 +156,7 @@ def _stack_trouble(needed: Sequence[str]) -> tuple[str, str]:
     if fake := " ".join(name for name, found in versions.items() if "neuronx" in name and re.match(r"(1\.0|0\.1)($|\.)", found)):
         return f"{fake} from PyPI is a placeholder", f"pip install --force-reinstall {fake} --index-url {_INDEX}"
     stack, torch = versions["torch-neuronx"], versions["torch"]
-    wanted = ".".join(map(str, _numbers(stack)))
-    if _numbers(stack) != _numbers(torch):
+    wanted = ".".join(map(str, major_minor(stack)))
+    if major_minor(stack) != major_minor(torch):
         return f"torch {torch} is installed, and torch-neuronx {stack} needs {wanted}", f"pip install torch=={wanted}.*"
     return "", ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Major and minor; (0, 0) where there is none."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tgi_backend_neuron.failures import neuron_failure
+from tgi_backend_neuron.failures import FAILURES
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.accelerator.discovery import installed
+from tgi_core.engine.accelerator.failures import device_failure
+from tgi_core.engine.attention.blocks import FlatAttention
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.compiling.torch_compiler import TorchProgramCompiler
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_kit import PlainKit
 from tgi_core.engine.plain_queue import PlainQueue
-from tgi_core.engine.static.attention import FlatAttention
 from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
-from tgi_core.engine.static.torch_compiler import TorchProgramCompiler
 
 DEVICE = "neuron"
 """torch's type of the device."""
+_translated = partial(device_failure, texts=FAILURES)
 
 
 class NeuronRules(BucketRules):
@@ -55,7 +58,7 @@ class NativeKit(PlainKit):
 
     def queue(self) -> PlainQueue:
         """In lock step: waiting is for all that the device was given."""
-        return PlainQueue(lambda: self._runtime, neuron_failure, in_flight=1)
+        return PlainQueue(lambda: self._runtime, _translated, in_flight=1)
 
     def compiler(self) -> Mapping[str, str]:
         """Versions, and the chip."""
@@ -64,7 +67,7 @@ class NativeKit(PlainKit):
     def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> TorchProgramCompiler:
         """TorchNeuron's compiler, which keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR` by itself. Its counter counts those found there
         as well."""
-        return TorchProgramCompiler("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), neuron_failure)
+        return TorchProgramCompiler("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), _translated)
 
     def attention(self) -> Sequence[AttentionProvider]:
         """The static engine's, in plain torch."""
@@ -84,11 +87,3 @@ class NativeKit(PlainKit):
         self._runtime.synchronize()
         total = int(self._runtime.get_device_properties(self.device.index).total_memory)
         return max(0, int(self._memory_fraction * total) - int(self._runtime.memory_allocated(self.device.index)))
-
-    def default_rows(self) -> int:
-        """Few, since each number of rows is compiled."""
-        return 32
-
-    def default_step_tokens(self) -> int:
-        """The largest chunk, beside all decode rows."""
-        return 1056

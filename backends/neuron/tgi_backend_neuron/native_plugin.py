@@ -35,9 +35,10 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
     os.environ.setdefault("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")  # a graph that fails to compile is an error
     if options.compile_cache:  # the runtime finds programs there by their contents
         os.environ.setdefault("TORCH_NEURONX_NEFF_CACHE_DIR", str(Path(options.compile_cache) / "neff"))
-    from tgi_backend_neuron.failures import neuron_errors
+    from tgi_backend_neuron.failures import FAILURES
     from tgi_backend_neuron.native import NativeKit
+    from tgi_core.engine.accelerator.failures import device_errors
     from tgi_core.engine.static.session import open_static
 
-    with neuron_errors():
+    with device_errors(FAILURES):
         return open_static(options, NativeKit(options.group.local_rank, options.memory_fraction), progress)

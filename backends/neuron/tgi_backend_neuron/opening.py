@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_settings, read_json, text_config
 
 if TYPE_CHECKING:
-    from tgi_backend_neuron.slots import SlotSession
+    from tgi_core.engine.sync_session import SyncSession
 
 MODELS = ("granite", "llama", "llama4_text", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 """Model types that optimum-neuron 0.4.5 generates text with."""
@@ -98,7 +98,7 @@ class Source:
         return int(2 * self.config["num_hidden_layers"] * held * width * DTYPES[dtype])
 
 
-def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SlotSession:
+def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SyncSession:
     """A session over a checkpoint, or over a model that is compiled already. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory;
     DeviceLost where there is no device."""
     source = Source.read(Path(options.model))
@@ -122,9 +122,6 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
             asked.check(source.directory)
         return asked
 
-    def load(slots: int, length: int, progress: Progress) -> tuple[Any, int]:
-        return loaded(source.directory, wanted(slots, length), options.compile_cache, progress)
-
     compiled = (source.compiled["batch_size"], source.compiled["sequence_length"]) if source.compiled else None
     if compiled:
         wanted(*compiled)
@@ -133,17 +130,31 @@ def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ
         _log.warning("%s is ignored: use %s", variable, IGNORED[variable])
     import torch  # which takes seconds
 
-    from tgi_backend_neuron.slots import SlotRunner, SlotSession
+    from tgi_backend_neuron.failures import FAILURES
+    from tgi_core.engine.accelerator.failures import device_errors
     from tgi_core.engine.models.shape import ModelShape
+    from tgi_core.engine.slots import SlotMemory, SlotModel, SlotRunner, slot_session
 
     hidden, positions, vocab = (source.config[name] for name in ("hidden_size", "max_position_embeddings", "vocab_size"))
+
+    def load(count: int, length: int, progress: Progress) -> tuple[SlotModel, int]:
+        model, compiles = loaded(source.directory, wanted(count, length), options.compile_cache, progress)
+
+        def run(ids: torch.Tensor, positions: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
+            unused = torch.ones(len(slots), 3)  # parameters of sampling on the device
+            with device_errors(FAILURES):
+                logits: torch.Tensor = model(ids, positions, torch.tensor(slots, dtype=torch.int32), unused)
+            return logits[:, -1, :vocab].float()
+
+        return run, compiles
+
     shape = ModelShape(getattr(torch, dtype), vocab, positions, hidden, 0, weight_bytes)
-    runner = SlotRunner(load, shape, source.position_bytes(dtype, cores), free, installed("optimum-neuron"), compiled)
+    memory = SlotMemory(source.position_bytes(dtype, cores), free)
+    runner = SlotRunner(load, shape, memory, f"optimum-neuron {installed('optimum-neuron')}", compiled)
     device = Kernel("device", str(machine), f"tensor parallel over {cores} cores")
-    session = SlotSession(runner, shape, options.masks, kernels=(device,))
-    # A prompt's program returns the logits after its last token only; a second rank needs a second core.
-    lacking = {Feature.PROMPT_LOGPROBS, *((Feature.TENSOR_PARALLEL,) if len(machine.cores) == 1 else ())}
-    session.declare(features=session.capabilities().features - lacking)
+    session = slot_session(runner, options.masks, (device,))
+    if len(machine.cores) == 1:  # a second rank needs a second core
+        session.declare(features=session.capabilities().features - {Feature.TENSOR_PARALLEL})
     return session
 
 

@@ -7,7 +7,7 @@ compile. Captured graphs are kept for the life of the process, so that a second 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 
 from tgi_backend_static_cpu.program_guard import ProgramGuard, suspended
 from tgi_core.backend import CompileFailed
-
-Compiled = Callable[..., Any]
+from tgi_core.engine.compiling.base import Compiled
+from tgi_core.engine.compiling.torch_compiler import with_code
 
 
 class Compiler:
@@ -56,7 +56,7 @@ class GraphCompiler:
         """See `ProgramCompiler.compile`."""
         key = (*self._key, name)
         if key not in COMPILER.captured:
-            COMPILER.captured[key] = torch.compile(run, backend=COMPILER, fullgraph=True, dynamic=False)
+            COMPILER.captured[key] = torch.compile(with_code(run, name), backend=COMPILER, fullgraph=True, dynamic=False)
         program, fresh = COMPILER.captured[key], self._guarded
 
         def call(*arguments: Any) -> Any:

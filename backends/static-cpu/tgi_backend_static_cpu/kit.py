@@ -10,12 +10,12 @@ import torch
 from tgi_backend_static_cpu.compiler import GraphCompiler
 from tgi_backend_static_cpu.queue import LateQueue
 from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.attention.blocks import FlatAttention, TableAttention
 from tgi_core.engine.attention.cache import BLOCK_SIZES
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.plain_kit import PlainKit
-from tgi_core.engine.static.attention import FlatAttention, TableAttention
 from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tgi_core.backend import Probe, ProbeStatus
 from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidden_by, probe_result, visible
+from tgi_core.engine.accelerator.driver_files import read_hex
 from tgi_core.engine.accelerator.torch_build import torch_build
 
 VISIBLE = "ZE_AFFINITY_MASK"
@@ -48,12 +49,12 @@ def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -
 def find_devices(root: Path) -> list[tuple[str, Device]]:
     """(place on the PCI bus, device) in the order of their nodes."""
     nodes = sorted(root.glob("sys/class/drm/renderD*/device"), key=lambda node: int(node.parent.name.removeprefix("renderD")))
-    return [(node.resolve().name, _device(root, node)) for node in nodes if _number(node / "vendor") == _VENDOR]
+    return [(node.resolve().name, _device(root, node)) for node in nodes if read_hex(node / "vendor") == _VENDOR]
 
 
 def _device(root: Path, node: Path) -> Device:
     kind = "integrated graphics" if node.resolve().name == _INTEGRATED else "GPU"
-    name = f"Intel {kind} {_number(node / 'device'):04x}"
+    name = f"Intel {kind} {read_hex(node / 'device'):04x}"
     if not os.access(root / "dev/dri" / node.parent.name, os.R_OK | os.W_OK):
         return Device(
             name,
@@ -62,10 +63,3 @@ def _device(root: Path, node: Path) -> Device:
             "add the user to the group render, or give the container /dev/dri",
         )
     return Device(name)
-
-
-def _number(file: Path) -> int:
-    try:
-        return int(file.read_text(encoding="ascii"), 16)
-    except (OSError, ValueError):
-        return 0

@@ -27,6 +27,7 @@ from tgi_core.backend import (
     WarmupPlan,
 )
 from tgi_core.engine.memory import coarse
+from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.static.session import open_static
 
 
@@ -96,6 +97,13 @@ def test_memory_for_the_buckets(llama: Path) -> None:
     kit.program_bytes = 1 << 24
     with pytest.raises(OutOfMemory, match=r"activations of [\d,]+ and \d+ programs of [\d,]+"):
         open_on_static(llama, PLAN, kit)
+
+
+def test_weights_that_do_not_fit(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of them is read, which would take minutes: the error names both sizes, and what to do."""
+    monkeypatch.setattr(PagedDecoderRunner, "__init__", lambda *arguments: pytest.fail("the weights were loaded"))
+    with pytest.raises(OutOfMemory, match=r"weights of [\d,]+ bytes: 1,024 are free; use a smaller --dtype"):
+        open_on_static(llama, PLAN, StaticCpuKit(FLAT, free=1024))
 
 
 def test_coarse() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -41,6 +42,8 @@ class TorchRequirement:
     install: str
     """How to get it."""
     packages: tuple[str, ...] = ()
+    version: str = ""
+    """The version of torch that these were built for, of which major and minor count; empty if any may do."""
 
 
 def probe_result(devices: Sequence[Device], hidden: str, absent: Probe, wanted: TorchRequirement, package: str) -> Probe:
@@ -63,7 +66,18 @@ def probe_result(devices: Sequence[Device], hidden: str, absent: Probe, wanted: 
     if wanted.platform and wanted.platform not in build:
         found = build.get("__version__", "of an unknown version")
         return Probe(ProbeStatus.BROKEN, names, f"{names[0]} is there, and torch {found} is no {wanted.build}", wanted.install)
+    there = build.get("__version__", "")
+    if wanted.version and major_minor(wanted.version) != major_minor(there):
+        beside = f"torch {there} is installed beside a {', '.join(wanted.packages)} for torch {wanted.version}"
+        hint = f"{wanted.install}, and install nothing there that brings a torch of its own"
+        return Probe(ProbeStatus.BROKEN, names, f"{names[0]} is there, and {beside}", hint)
     return Probe(ProbeStatus.READY, names, verified_on_hardware=is_verified(package))
+
+
+def major_minor(version: str) -> tuple[int, int]:
+    """The first two numbers of a version; (0, 0) where there is none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def check_ready(found: Probe) -> None:

@@ -6,12 +6,22 @@ apart by text. A faulted device fails every later call with the same error: only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from tgi_core.backend import BackendError, CompileFailed, DeviceBusy, DeviceLost, OutOfMemory, PeerLost, Unsupported
+from tgi_core.backend import (
+    BackendError,
+    CompileFailed,
+    DeviceBusy,
+    DeviceLost,
+    InvalidModel,
+    OutOfMemory,
+    PeerLost,
+    Unsupported,
+)
 from tgi_core.engine.failures import ACCELERATOR_ERROR
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -53,7 +63,7 @@ def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | 
     if _has(lowered, texts.busy):
         return DeviceBusy(f"the device is taken or cannot be opened; {texts.tool} shows which process holds it: {reason[:300]}")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _has(lowered, (*_NO_MEMORY, *texts.memory)):
-        return OutOfMemory(f"the device is out of memory: {reason[:300]}")
+        return OutOfMemory(f"the device is out of memory; lower --max-batch-size or --max-total-tokens: {reason[:300]}")
     if _has(lowered, (*_PEERS, *texts.peers)):
         return PeerLost(f"another rank is gone: {reason[:300]}")
     if _has(lowered, _NO_CODE):
@@ -63,6 +73,20 @@ def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | 
     if isinstance(error, ACCELERATOR_ERROR) or _has(lowered, (*_LOST, *texts.lost)):
         return DeviceLost(f"the device failed: {reason[:300]}")
     return None
+
+
+@contextmanager
+def device_errors(texts: FailureTexts, loader: str = "") -> Iterator[None]:
+    """Raises the contract's errors in place of a vendor's. While `loader` loads a model, what it cannot take is InvalidModel."""
+    try:
+        yield
+    except (AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        found = device_failure(error, texts)
+        if found is None and loader:
+            found = InvalidModel(f"{loader} cannot load it: {' '.join(str(error).split())[:300]}")
+        if found is None:
+            raise
+        raise found from error
 
 
 def _has(text: str, parts: Sequence[str]) -> bool:

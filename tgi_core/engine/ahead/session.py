@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -41,6 +41,9 @@ from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.row_results import row_results
 from tgi_core.engine.sampler import NOT_FINITE
 
+Warm = Callable[[WarmupPlan, Progress], tuple[StepEnqueuer, Capacity]]
+"""Makes a session's steps ready, over a cache that it reserves, and promises limits."""
+
 
 @dataclass(slots=True)
 class PendingStep:
@@ -67,11 +70,13 @@ class AheadSession(BaseSession):
         adapters: tuple[str, ...] = (),
         kernels: tuple[Kernel, ...] = (),
         graphs: Kernel | None = None,
+        warm: Warm | None = None,
     ) -> None:
-        """`graphs` says whether decode steps are captured; by default that is tried."""
+        """`graphs` says whether decode steps are captured; by default that is tried. `warm` takes the place of `warm_up`."""
         graphs = graphs or graphs_verdict(device, runner)
         super().__init__(runner, device.shape, masks, adapters, (*kernels, graphs))
         self._model, self._device, self._captures = runner, device, not graphs.reason
+        self._warm = warm or self._warm_up
         self._device_steps: StepEnqueuer | None = None
         self._pending: deque[PendingStep] = deque()
         self._lost: DeviceLost | None = None
@@ -82,7 +87,7 @@ class AheadSession(BaseSession):
         """Measure, reserve the cache, capture graphs. Raises InvalidRequest on a second call or an impossible plan, OutOfMemory."""
         self._check_plan(plan)
         try:
-            self._device_steps, capacity = self._warm_up(plan, progress)
+            self._device_steps, capacity = self._warm(plan, progress)
         except TORCH_ERRORS as error:
             raise self._translated(error) from error
         return self._promise(capacity)

@@ -1,4 +1,4 @@
-"""What attention in torch's operators shares, whatever the form of a step: it runs anywhere, over keys and values as two plain tensors."""
+"""What attention in torch's operators shares, whatever the form of a step: it runs anywhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape
+from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape, PagedLayer
 
 
 class PlainAttention:
@@ -26,6 +26,6 @@ class PlainAttention:
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> LayerCache:
+    ) -> PagedLayer:
         """Keys and values as two plain tensors."""
         return LayerCache(shape, num_blocks, block_size, dtype, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,6 +51,38 @@ class HeadShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """The programs for rows of up to `take` tokens. `blocks` are their sizes of blocks by number of rows, `outputs` their numbers of hidden
+    states; all ascend."""
+
+    take: int
+    blocks: Mapping[int, tuple[int, ...]]
+    outputs: tuple[int, ...]
+    flat: bool = False
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest program."""
+        return max(self.blocks)
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks of the largest program."""
+        return self.blocks[self.max_rows][-1]
+
+    def shape(self, rows: int, blocks: int) -> Shape:
+        """The smallest program for so many rows that have reached so many blocks: of all rows if flat, else of the longest."""
+        for size, sizes in self.blocks.items():
+            if size >= rows and (found := fitting(sizes, blocks)):
+                return Shape(size, self.take, found, fitting(self.outputs, size * self.take) or self.outputs[-1], self.flat)
+        raise ValueError(f"no program for {rows} rows of {self.take} tokens over {blocks} blocks")
+
+    def shapes(self) -> set[Shape]:
+        """All of them."""
+        return {self.shape(rows, blocks) for rows, sizes in self.blocks.items() for blocks in sizes}
+
+
+@dataclass(frozen=True, slots=True)
 class BucketRules:
     """How a device wants its shapes. `takes` are the sizes of prompts' chunks, ascending; `waste` the padding of blocks in decode steps
     that is accepted on average; `flat` whether decode rows share one list of blocks."""
@@ -65,35 +98,41 @@ class BucketRules:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The sizes of a session; `decode` are sizes of blocks by number of rows, `contexts` blocks of a prompt's row.
-
-    With `draft`, rows of up to so many drafts run in programs of their own, as many rows at a time as decode steps have.
-    """
+    """The programs of a session: for decode rows, for single rows of prompts by the size of the chunk, and for rows with drafts, of which
+    as many run at a time as of decode rows."""
 
     block_size: int
-    takes: tuple[int, ...]
-    contexts: tuple[int, ...]
-    decode: Mapping[int, tuple[int, ...]]
-    flat: bool
-    draft: int = 0
+    decode: Grid
+    prompts: Mapping[int, Grid]
+    drafts: Grid = Grid(1, {}, ())
 
     @classmethod
     def of(cls, capacity: Capacity, rules: BucketRules) -> Buckets:
         """The buckets for these limits."""
-        group = capacity.groups[0]
+        group, max_rows = capacity.groups[0], capacity.max_rows
         per_row = -(-capacity.max_row_tokens // group.block_size)
+        contexts, decode = doublings(1, per_row), {}
+        shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
+        for rows in rules.row_sizes(max_rows):
+            decode[rows] = ladder(rows, min(rows * per_row, max(rows, shared)), rules.waste) if rules.flat else contexts
+        outputs = [min(LEAST_HEAD, max_rows)]  # few sizes, so that there are few programs of logits
+        while outputs[-1] < max_rows:
+            outputs.append(min(HEAD_STEP * outputs[-1], max_rows))
         longest = max(2, min(capacity.max_step_tokens, capacity.max_row_tokens))
         takes = tuple(take for take in rules.takes if take < longest)
         takes = takes if takes and len(takes) == len(rules.takes) else (*takes, longest)
-        contexts, decode = doublings(1, per_row), {}
-        shared = max(per_row, 2 * group.num_blocks)  # rows that share prefixes count their blocks twice
-        for rows in rules.row_sizes(capacity.max_rows):
-            decode[rows] = ladder(rows, min(rows * per_row, max(rows, shared)), rules.waste) if rules.flat else contexts
-        return cls(group.block_size, takes, contexts, decode, rules.flat, capacity.draft)
+        prompts = {}
+        for take in takes:
+            least = min(-(-take // group.block_size), per_row)
+            prompts[take] = Grid(take, {1: contexts[bisect_left(contexts, least) :]}, takes[-1:])
+        drafting, each = (decode if capacity.draft else ()), 1 + capacity.draft
+        drafts = Grid(each, dict.fromkeys(drafting, contexts), tuple(rows * each for rows in drafting))
+        return cls(group.block_size, Grid(1, decode, tuple(outputs), rules.flat), prompts, drafts)
 
     def __str__(self) -> str:
-        rows, takes, blocks = (" ".join(map(str, sizes)) for sizes in (self.decode, self.takes, self.contexts))
-        decode, drafting = sum(map(len, self.decode.values())), len(self._drafting_shapes())
+        contexts = sorted({size for grid in self.prompts.values() for size in grid.blocks[1]})
+        rows, takes, blocks = (" ".join(map(str, sizes)) for sizes in (self.decode.blocks, self.prompts, contexts))
+        decode, drafting = len(self.decode.shapes()), len(self.drafts.shapes())
         drafts = f"{drafting} for the same with up to {self.draft} drafts each, " if drafting else ""
         chunks = len(self.bodies()) - decode - drafting
         return (
@@ -102,14 +141,14 @@ class Buckets:
         )
 
     @property
-    def max_rows(self) -> int:
-        """Decode rows of the largest program."""
-        return max(self.decode)
+    def takes(self) -> tuple[int, ...]:
+        """The sizes of prompts' chunks."""
+        return tuple(self.prompts)
 
     @property
-    def most_blocks(self) -> int:
-        """Blocks of the largest decode program."""
-        return self.decode[self.max_rows][-1]
+    def draft(self) -> int:
+        """Drafts that a row has at most."""
+        return self.drafts.take - 1
 
     def shapes(self) -> list[Shape | HeadShape]:
         """All programs, in the order in which they are compiled."""
@@ -117,10 +156,9 @@ class Buckets:
 
     def bodies(self) -> list[Shape]:
         """Those that run the model, the largest prompt and decode programs first: they allocate what the others share."""
-        prompts = {self.prompt(take, blocks) for take in self.takes for blocks in (1, *self.contexts)}
-        decode = {self._decode_shape(rows, blocks) for rows, sizes in self.decode.items() for blocks in sizes}
+        prompts, decode = set[Shape]().union(*(grid.shapes() for grid in self.prompts.values())), self.decode.shapes()
         first = [max(kind, key=_work) for kind in (prompts, decode)]
-        return first + sorted((prompts | decode | self._drafting_shapes()) - set(first), key=_work, reverse=True)
+        return first + sorted((prompts | decode | self.drafts.shapes()) - set(first), key=_work, reverse=True)
 
     def heads(self) -> list[HeadShape]:
         """Those that compute logits, the largest first."""
@@ -130,49 +168,9 @@ class Buckets:
     def head(self, shape: Shape, kept: int) -> HeadShape:
         """The program for `kept` logits of what a program returns: all decode rows' and their drafts', or those of a prompt's tokens, one
         or several at a time."""
-        outputs = shape.outputs
-        if shape.take == 1 or self._drafts(shape):
-            return HeadShape(outputs, outputs)
-        return HeadShape(outputs, 1 if kept == 1 else min(outputs, PROMPT_HEAD))
-
-    def prompt(self, take: int, blocks: int) -> Shape:
-        """The program for a chunk of at most `take` tokens, one of `takes`, of a row that has reached `blocks` blocks."""
-        size = fitting(self.contexts, max(blocks, min(-(-take // self.block_size), self.contexts[-1])))
-        if size is None:
-            raise ValueError(f"no program over {blocks} blocks: a row has at most {self.contexts[-1]}")
-        return Shape(1, take, size, self.takes[-1])
-
-    def decoding(self, rows: int, blocks: int) -> Shape:
-        """The smallest program for so many decode rows over so many blocks: of all rows if flat, else of the longest."""
-        for size, sizes in self.decode.items():
-            if size >= rows and (found := fitting(sizes, blocks)):
-                return self._decode_shape(size, found)
-        raise ValueError(f"no program for {rows} rows over {blocks} blocks")
-
-    def drafting(self, rows: int, blocks: int) -> Shape:
-        """The smallest program for so many rows with drafts, the longest of which has reached so many blocks."""
-        size = next((size for size in self.decode if size >= rows), None)
-        found = fitting(self.contexts, blocks)
-        if size is None or found is None or not self.draft:
-            raise ValueError(f"no program for {rows} rows with drafts over {blocks} blocks each")
-        return self._drafting_shape(size, found)
-
-    def _drafting_shapes(self) -> set[Shape]:
-        sizes = self.decode if self.draft else ()
-        return {self._drafting_shape(rows, blocks) for rows in sizes for blocks in self.contexts}
-
-    def _drafting_shape(self, rows: int, blocks: int) -> Shape:
-        return Shape(rows, 1 + self.draft, blocks, rows * (1 + self.draft))
-
-    def _drafts(self, shape: Shape) -> bool:
-        """Whether rows with drafts run in a program."""
-        return shape in self._drafting_shapes()
-
-    def _decode_shape(self, rows: int, blocks: int) -> Shape:
-        outputs = min(LEAST_HEAD, self.max_rows)  # few sizes, so that there are few programs of logits
-        while outputs < rows:
-            outputs = min(HEAD_STEP * outputs, self.max_rows)
-        return Shape(rows, 1, blocks, outputs, self.flat)
+        if shape.take not in self.prompts:
+            return HeadShape(shape.outputs, shape.outputs)
+        return HeadShape(shape.outputs, 1 if kept == 1 else min(shape.outputs, PROMPT_HEAD))
 
 
 def _work(shape: Shape) -> tuple[int, Shape]:

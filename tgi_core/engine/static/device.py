@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tgi_core.engine.compiling.base import ProgramCompiler
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.static.buckets import BucketRules
-from tgi_core.engine.static.programs import ProgramCompiler
 
 
 class StaticKit(DeviceKit, Protocol):

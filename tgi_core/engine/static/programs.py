@@ -1,41 +1,18 @@
-"""The programs of a session: one compiled function, with a code object of its own, for every shape in its buckets."""
+"""The programs of a session: one compiled function for every shape in its buckets."""
 
 from __future__ import annotations
 
-import re
-import types
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tgi_core.backend import CompileFailed
+from tgi_core.engine.compiling.base import Compiled, ProgramCompiler
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.static.buckets import HeadShape, Shape
 from tgi_core.engine.static.program_inputs import fill_padding, input_layout
-from tgi_core.engine.static.regions import Compiled, Forward, body_of
-
-
-class ProgramCompiler(Protocol):
-    """A device's compiler."""
-
-    by_layer: bool
-    """Whether it compiles single layers, not whole steps."""
-
-    def compile(self, run: Compiled, name: str) -> Compiled:
-        """A function of tensors, compiled at its first call, for the shapes of that call only.
-
-        It reads no value on the host and mutates no argument but the caches and the newest tokens. `name` is unique in a session.
-        """
-
-    def seal(self) -> None:
-        """Warm-up is done: from now on a call that would compile raises."""
-
-    def compiles(self) -> int:
-        """Programs compiled since this object was created, by the compiler's own counter."""
-
-    def release(self) -> None:
-        """Free the programs. Idempotent."""
+from tgi_core.engine.static.regions import Forward, body_of
 
 
 class Programs:
@@ -76,8 +53,7 @@ class Programs:
 
     def _program(self, shape: Shape | HeadShape) -> Compiled:
         def compiled(run: Compiled, part: str = "") -> Compiled:
-            name = f"{shape}: {part}" if part else str(shape)
-            return self.compiler.compile(_with_code(run, name), name)
+            return self.compiler.compile(run, f"{shape}: {part}" if part else str(shape))
 
         if isinstance(shape, HeadShape):
             return compiled(_head(shape, self._sampler))
@@ -89,13 +65,6 @@ class Programs:
         """Free them all."""
         self._compiled.clear()
         self.compiler.release()
-
-
-def _with_code(run: Compiled, name: str) -> Compiled:
-    """The same function with a code object of its own: torch's compiler tries all programs of a code object at each call."""
-    name = re.sub(r"\W+", "_", f"program {name}")
-    code = run.__code__.replace(co_name=name, co_qualname=name)
-    return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)
 
 
 def _head(shape: HeadShape, sampler: StepSampler) -> Compiled:

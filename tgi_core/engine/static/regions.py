@@ -7,21 +7,20 @@ with the number of layers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tgi_core.engine.attention.blocks import BlockStep
 from tgi_core.engine.attention.cache import PagedLayer
+from tgi_core.engine.compiling.base import Compiled
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedLayer
-from tgi_core.engine.static.attention import BlockStep
 from tgi_core.engine.static.buckets import Shape
 from tgi_core.engine.static.program_inputs import input_layout
 
 Forward = DecoderForward[BlockStep]
-Compiled = Callable[..., Any]
 
 
 def body_of(shape: Shape, compiled: Callable[[Compiled, str], Compiled]) -> Compiled:

@@ -14,21 +14,24 @@ from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, P
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.attention.blocks import TableAttention
 from tgi_core.engine.collectives import Collectives
+from tgi_core.engine.compiling.base import ProgramCompiler
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.drafts import PART as DRAFTS
 from tgi_core.engine.drafts import rounding_refusal
+from tgi_core.engine.memory import check_room
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
-from tgi_core.engine.static.attention import TableAttention
-from tgi_core.engine.static.buckets import Buckets
+from tgi_core.engine.sampler import takes_argmax
+from tgi_core.engine.static.buckets import Buckets, Grid
 from tgi_core.engine.static.device import StaticKit
-from tgi_core.engine.static.programs import ProgramCompiler, Programs
+from tgi_core.engine.static.programs import Programs
 from tgi_core.engine.static.regions import Forward
-from tgi_core.engine.static.steps import StaticSteps, takes_argmax
+from tgi_core.engine.static.steps import StaticSteps
 
 
 class StaticRunner(PagedDecoderRunner):
@@ -37,7 +40,8 @@ class StaticRunner(PagedDecoderRunner):
     def __init__(
         self, kit: StaticKit, weights: DecoderWeights, progress: Progress, collectives: Collectives | None = None
     ) -> None:
-        """Load the weights. Raises UnsupportedFamily."""
+        """Load the weights. Raises OutOfMemory, UnsupportedFamily."""
+        check_room(weights.num_bytes, kit.free_bytes())
         super().__init__(kit, weights, (TorchOperators(),), progress)
         self.kit, self.collectives = kit, collectives
         reason = rounding_refusal(self.shape.dtype, self.cache_dtype)
@@ -54,7 +58,7 @@ class StaticRunner(PagedDecoderRunner):
     def steps(self, capacity: Capacity, buckets: Buckets, compiler: ProgramCompiler, argmax: bool) -> StaticSteps:
         """Steps over the cache in use, no program of which is compiled; `argmax`: the device samples the rows that it can."""
         rows, width, vocab = capacity.max_rows, -(-capacity.max_row_tokens // self.block_size), self.shape.vocab_size
-        row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab) if argmax else lambda row: False)
+        row_slots = RowSlots(rows, width, vocab, partial(takes_argmax, vocab_size=vocab) if argmax else lambda row: False)
         provider, queue = cast(TableAttention, self.provider), self.device.queue
         forward: Forward = DecoderForward(self.decoder, self.operators, provider, self._cache_in_use().layers)
         programs = Programs(forward, compiler, queue.sampler(), row_slots.waste + 1, self.kit.device)
@@ -87,6 +91,11 @@ class StaticRunner(PagedDecoderRunner):
             return StepLogits(torch.zeros(0, self.shape.vocab_size))
         return step.held(row_inputs)
 
+    @property
+    def compiles(self) -> int:
+        """Programs that were compiled, by the compiler's own counter."""
+        return 0 if self._steps is None else self._steps.compiles
+
     def release(self) -> None:
         """Free the cache and its programs."""
         if self._steps is not None:
@@ -98,7 +107,7 @@ class StaticRunner(PagedDecoderRunner):
         """Steps over the probe cache, of five programs."""
         size = self.block_size
         capacity = Capacity((CacheGroup(CacheKind.FULL, size, 2),), 2, size, size, 2)
-        buckets = Buckets(size, takes=(size,), contexts=(1,), decode={2: (2,)}, flat=self.kit.rules.flat)
+        buckets = Buckets(size, Grid(1, {2: (2,)}, (2,), self.kit.rules.flat), {size: Grid(size, {1: (1,)}, (size,))})
         steps = self.steps(capacity, buckets, self.kit.program_compiler(self.fields(capacity), None), argmax=False)
         for shape in buckets.shapes():
             self.device.queue.run(partial(steps.programs.warm, shape))

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from tgi_core.engine.sizes import fitting
-from tgi_core.engine.static.buckets import Buckets, Shape
+from tgi_core.engine.static.buckets import Buckets, Grid, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ def split(starts: Sequence[int], takes: Sequence[int], buckets: Buckets, draftin
     """The programs of a step with rows of these first positions and numbers of tokens: the decode rows', then in order those of prompts,
     and of neighbouring rows with drafts, which are the rows `drafting`. So all ranks run the same programs."""
     rows = [Part(row, start, take) for row, (start, take) in enumerate(zip(starts, takes, strict=True))]
-    calls = list(_decoding([part for part in rows if part.take == 1], buckets))
+    calls = list(_grouped([part for part in rows if part.take == 1], buckets.decode, buckets.block_size))
     for drafts, parts in groupby((part for part in rows if part.take > 1), lambda part: part.row in drafting):
         if drafts:
-            calls += _drafting(list(parts), buckets)
+            calls += _grouped(list(parts), buckets.drafts, buckets.block_size)
             continue
         for part in parts:
             calls += _prompt(part, buckets)
@@ -52,27 +52,20 @@ def blocks_of(part: Part, block_size: int) -> int:
     return -(-(part.start + part.take) // block_size)
 
 
-def _decoding(parts: list[Part], buckets: Buckets) -> Iterator[Call]:
-    """Decode rows in groups, as many in each as fit in the largest program."""
+def _grouped(parts: list[Part], grid: Grid, block_size: int) -> Iterator[Call]:
+    """Rows in groups, as many in each as fit in the largest program; those of fewer tokens than it has are padded."""
     group: list[Part] = []
     blocks = 0
     for part in parts:
-        own = blocks_of(part, buckets.block_size)
-        together = blocks + own if buckets.flat else max(blocks, own)
-        if group and (len(group) == buckets.max_rows or together > buckets.most_blocks):
-            yield Call(buckets.decoding(len(group), blocks), tuple(group))
+        own = blocks_of(part, block_size)
+        together = blocks + own if grid.flat else max(blocks, own)
+        if group and (len(group) == grid.max_rows or together > grid.most_blocks):
+            yield Call(grid.shape(len(group), blocks), tuple(group))
             group, together = [], own
         group.append(part)
         blocks = together
     if group:
-        yield Call(buckets.decoding(len(group), blocks), tuple(group))
-
-
-def _drafting(parts: list[Part], buckets: Buckets) -> Iterator[Call]:
-    """Rows with drafts, as many at a time as decode rows; those with fewer drafts than there is room for are padded."""
-    for first in range(0, len(parts), buckets.max_rows):
-        group = parts[first : first + buckets.max_rows]
-        yield Call(buckets.drafting(len(group), max(blocks_of(part, buckets.block_size) for part in group)), tuple(group))
+        yield Call(grid.shape(len(group), blocks), tuple(group))
 
 
 def _prompt(part: Part, buckets: Buckets) -> Iterator[Call]:
@@ -81,5 +74,5 @@ def _prompt(part: Part, buckets: Buckets) -> Iterator[Call]:
     while left:
         size = fitting(buckets.takes, left) or buckets.takes[-1]
         piece = Part(part.row, start, min(left, size))
-        yield Call(buckets.prompt(size, blocks_of(piece, buckets.block_size)), (piece,))
+        yield Call(buckets.prompts[size].shape(1, blocks_of(piece, buckets.block_size)), (piece,))
         start, left = start + piece.take, left - piece.take

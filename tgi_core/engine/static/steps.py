@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tgi_core.backend.batch_tracker import RowInput, RowState
+from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Staging
 from tgi_core.engine.ahead.step_layout import StepLayout, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.prompt_scores import prompt_logprobs
-from tgi_core.engine.sampler import is_plain
 from tgi_core.engine.static.buckets import Buckets, Shape
 from tgi_core.engine.static.program_inputs import HeadCall, fill_inputs, input_layout
 from tgi_core.engine.static.programs import Programs
@@ -150,8 +149,3 @@ def _places(step: StepLayout) -> list[int]:
         return step.plain_rows
     kept = step.kept[[step.last[row_input.row.request.id] for row_input in step.plain]]
     return np.searchsorted(_wanted(step), kept).tolist()
-
-
-def takes_argmax(vocab_size: int, row: RowState) -> bool:
-    """Whether the device samples a row: draws are left to the host, whose double precision gives exactly the formula's tokens."""
-    return is_plain(row, vocab_size) and not row.request.sampling.do_sample

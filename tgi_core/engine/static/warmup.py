@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tgi_core.backend import Capacity, Memory, Progress, WarmupPlan
-from tgi_core.engine.compile_cache import CompileCache
+from tgi_core.engine.compiling.cache import CompileCache
 from tgi_core.engine.memory import coarse, default_limits
 from tgi_core.engine.static.buckets import Buckets
 from tgi_core.engine.static.runner import StaticRunner
@@ -19,14 +19,11 @@ from tgi_core.engine.static.steps import StaticSteps
 _log = logging.getLogger("tgi_core.engine")
 
 
-Check = Callable[[], None]
-"""Compares a runner's step with plain torch. Raises InvalidModel."""
-
-
 def warm_up(
-    runner: StaticRunner, check: Check, compile_cache: str, plan: WarmupPlan, progress: Progress
+    runner: StaticRunner, check: Callable[[], None], compile_cache: str, plan: WarmupPlan, progress: Progress
 ) -> tuple[StaticSteps, Capacity]:
-    """Steps over the real cache, with all programs compiled, and the limits that follow. Raises OutOfMemory, Unsupported, InvalidModel."""
+    """Steps over the real cache, with all programs compiled, and the limits that follow; `check` compares a step with plain torch. Raises
+    OutOfMemory, Unsupported, InvalidModel."""
     capacity, buckets = plan_warmup(runner, plan)
     check()  # it compiles programs of its own: a plan for which there is no memory fails first
     runner.device.now(lambda: runner.allocate(capacity))

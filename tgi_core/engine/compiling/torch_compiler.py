@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from tgi_core.backend import BackendError, CompileFailed
+from tgi_core.engine.compiling.base import Compiled
 from tgi_core.engine.failures import TORCH_ERRORS
-from tgi_core.engine.static.regions import Compiled
 
 _COMPILED: dict[tuple[str, ...], Compiled] = {}
 """What this process has compiled, by all that it depends on: a session that is opened again finds it."""
 
 
 class TorchProgramCompiler:
-    """See `ProgramCompiler`. `fields` are what programs depend on beside their names, `count` is the compiler's own counter, and
-    `translate` gives the contract's error for a device's own."""
+    """See `ProgramCompiler`. `backend` is torch.compile's name, `fields` are what programs depend on beside their names, `count` is the
+    compiler's own counter, and `translate` gives the contract's error for a device's own."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class TorchProgramCompiler:
         key = (*self._key, name)
         program = _COMPILED.get(key)
         if program is None:
+            run = with_code(run, name)
             program = _COMPILED[key] = torch.compile(run, backend=self._backend, fullgraph=True, dynamic=False)
 
         def call(*arguments: Any) -> Any:
@@ -63,3 +66,10 @@ class TorchProgramCompiler:
         if found is None and (not self._sealed or "recompil" in str(error)):
             found = CompileFailed(f"{name}: cannot be compiled: {' '.join(str(error).split())[:300]}")
         return found or error
+
+
+def with_code(run: Compiled, name: str) -> Compiled:
+    """The same function with a code object of its own: torch's compiler tries all programs of a code object at each call."""
+    name = re.sub(r"\W+", "_", f"program {name}")
+    code = run.__code__.replace(co_name=name, co_qualname=name)
+    return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)

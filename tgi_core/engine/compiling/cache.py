@@ -7,7 +7,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,18 @@ class CompileCache:
             return ""
         changes = sorted((self._changes(fields) for fields in found), key=len)
         return "changed: " + ", ".join(changes[0])
+
+    def folder(self, programs: Sequence[str], make: Callable[[Path], None]) -> tuple[Path, bool]:
+        """The folder in the directory that a compiler wrote as a whole, and whether `make` had to make it now."""
+        kept = self.open() / "model"
+        if kept.exists() and _read(self.directory / MANIFEST) is not None:
+            return kept, False
+        part = kept.with_name(f"model.{os.getpid()}")
+        make(part)
+        shutil.rmtree(kept, ignore_errors=True)
+        part.rename(kept)
+        self.write(programs)
+        return kept, True
 
     def write(self, programs: Sequence[str]) -> None:
         """Name the programs that are there now; readers see the old manifest or the new one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedLayer
+from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.plain import PlainAttention
 from tgi_core.engine.decoder.forward import FlatTokens
@@ -39,6 +39,28 @@ class BlockStep:
     offsets: Tensor | None = None
 
 
+class BlockLayer:
+    """Keys and values of one layer in their blocks and the null block, [num_blocks + 1, block_size, kv_heads, width] each, and no views of
+    them: a compiler must not have to find out that two of its inputs overlap."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        rows = (num_blocks + 1, block_size, shape.kv_heads)
+        self.keys = torch.zeros(*rows, shape.key_width, dtype=dtype, device=device)
+        self.values = torch.zeros(*rows, shape.value_width, dtype=dtype, device=device)
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; none is −1."""
+        for cached, given in ((self.keys, key), (self.values, value)):
+            cached.view(-1, *cached.shape[2:]).index_copy_(0, slots, given.transpose(0, 1).to(cached.dtype))
+
+    def zero_blocks(self, blocks: Tensor) -> None:
+        """Zero whole blocks; see `LayerCache.zero_blocks`."""
+        self.keys.index_fill_(0, blocks, 0)
+        self.values.index_fill_(0, blocks, 0)
+
+
 class TableAttention(PlainAttention):
     """The provider of static devices: decode rows and prompts gather the blocks of their tables."""
 
@@ -52,13 +74,19 @@ class TableAttention(PlainAttention):
         odd = [each for each in asked if each.softcap is not None or each.chunk is not None or each.sinks is not None]
         return "no soft caps, chunks or sinks" if odd else ""
 
+    def new_layer(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> BlockLayer:
+        """One tensor each."""
+        return BlockLayer(shape, num_blocks, block_size, dtype, device)
+
     def attend(self, query: Tensor, cache: PagedLayer, step: FlatTokens, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, width]."""
-        if not isinstance(cache, LayerCache) or not isinstance(step, BlockStep):
+        if not isinstance(cache, BlockLayer) or not isinstance(step, BlockStep):
             raise TypeError("static attention runs in static programs only")
         return self.rows(query.transpose(0, 1), cache, step, parameters)
 
-    def rows(self, query: Tensor, cache: LayerCache, step: BlockStep, parameters: AttentionParameters) -> Tensor:
+    def rows(self, query: Tensor, cache: BlockLayer, step: BlockStep, parameters: AttentionParameters) -> Tensor:
         """query [tokens, heads, width] → the same shape, by tables."""
         key, value = (
             each.index_select(0, step.blocks).unflatten(0, (step.rows, -1)).flatten(1, 2) for each in (cache.keys, cache.values)
@@ -77,7 +105,7 @@ class FlatAttention(TableAttention):
 
     name = "flat"
 
-    def rows(self, query: Tensor, cache: LayerCache, step: BlockStep, parameters: AttentionParameters) -> Tensor:
+    def rows(self, query: Tensor, cache: BlockLayer, step: BlockStep, parameters: AttentionParameters) -> Tensor:
         """query [tokens, heads, width] → the same shape."""
         if step.owners is None or step.offsets is None:
             return super().rows(query, cache, step, parameters)

@@ -1,0 +1,1 @@
+"""Programs of fixed shapes: what compiles them, and where they are kept between starts. It knows no model."""
