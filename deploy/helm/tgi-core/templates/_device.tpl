@@ -39,8 +39,9 @@
   "XDG_CACHE_HOME" "/data/.cache"
 -}}
 {{- with $settings.compile_cache -}}{{- $_ := set $found "COMPILE_CACHE" . -}}{{- end -}}
-{{- range $name, $value := mergeOverwrite $found $device.environment .Values.environment }}
-- name: {{ $name }}
-  value: {{ $value | quote }}
+{{- $variables := list -}}
+{{- range $name, $value := mergeOverwrite $found $device.environment .Values.environment -}}
+{{- $variables = append $variables (dict "name" $name "value" (toString $value)) -}}
 {{- end -}}
+{{- toYaml $variables -}}
 {{- end -}}
