@@ -41,9 +41,8 @@ class Metrics:
         make.gauge("vllm:num_requests_waiting", lambda: generator.snapshot().queued)
         make.gauge("vllm:num_requests_running", lambda: generator.snapshot().running)
         adapters = generator.info.capabilities.adapters
-        if adapters:
-            loaded = {"max_lora": str(len(adapters)), "running_lora_adapters": ",".join(adapters), "waiting_lora_adapters": ""}
-            make.described("vllm:lora_requests_info", lambda: loaded, value=time.time())
+        loaded = {"max_lora": str(len(adapters)), "running_lora_adapters": ",".join(adapters), "waiting_lora_adapters": ""}
+        make.described("vllm:lora_requests_info", lambda: loaded, value=time.time())
 
     def _durations(self, make: Instruments) -> None:
         self._duration = make.histogram("tgi_request_duration")

@@ -165,7 +165,7 @@ METRICS = (
     Metric(
         "vllm:lora_requests_info",
         "gauge",
-        "For endpoint pickers, if there are adapters: all are loaded and none waits. The value is the time of the start.",
+        "For endpoint pickers: all adapters are loaded, and none waits. The value is the time of the start.",
         (("max_lora", ()), ("running_lora_adapters", ()), ("waiting_lora_adapters", ())),
         ours=True,
     ),
