@@ -69,7 +69,7 @@ def _settings() -> typing.Iterator[str]:
         if known.group != group:
             group = known.group
             yield from ("", f"## {group}", "")
-        yield from (f"# {line}" for line in textwrap.wrap(_comment(spec), _WIDTH))
+        yield from (f"# {line}" for line in textwrap.wrap(_comment(spec), _WIDTH, break_on_hyphens=False))
         yield f"{spec.name}: {_default(spec)}"
 
 
