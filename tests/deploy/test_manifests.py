@@ -36,9 +36,14 @@ def every_pod() -> Iterator[tuple[str, Document]]:
             yield from ((name, template) for template in templates(document))
 
 
+def containers(template: Document) -> list[Document]:
+    """All containers of a pod."""
+    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+
+
 def servers(template: Document) -> list[Document]:
     """The containers of a pod that speak HTTP."""
-    return [container for container in template["spec"]["containers"] if "ports" in container]
+    return [container for container in containers(template) if "ports" in container]
 
 
 def test_kubernetes_accepts_them() -> None:
@@ -119,7 +124,7 @@ def test_pods_have_no_privileges() -> None:
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
-        for container in pod["containers"]:
+        for container in containers(template):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -168,13 +173,29 @@ def test_references(name: str) -> None:
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         assert volumes["data"]["persistentVolumeClaim"]["claimName"] == found["PersistentVolumeClaim"]["metadata"]["name"]
         assert volumes["settings"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
-        for container in template["spec"]["containers"]:
+        for container in containers(template):
             assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
             (config,) = re.findall(r"/etc/tgi/([\w.]+)", " ".join(container["args"]))
             assert config in found["ConfigMap"]["data"]
 
 
 SELECTORS = {"PodDisruptionBudget": "selector", "NetworkPolicy": "podSelector"}
+
+
+@pytest.mark.parametrize("name", [f"{name}-nodes" for name in RESOURCES])
+def test_ranks(name: str) -> None:
+    """The ranks of a leader start before its router and end after it; a worker's ranks stay until the router has drained. All of them get
+    the devices, and the variables by which they find each other are LeaderWorkerSet's."""
+    leader, worker = templates(of_kind(name, "LeaderWorkerSet"))
+    (ranks,), (router,) = leader["spec"]["initContainers"], leader["spec"]["containers"]
+    (remote,) = worker["spec"]["containers"]
+    assert ranks["restartPolicy"] == "Always" and "startupProbe" in ranks and router["args"][:2] == ["tgi", "router"]
+    assert remote["args"] == ranks["args"] and remote["resources"] == ranks["resources"]
+    assert ranks["resources"]["limits"][RESOURCES[name.removesuffix("-nodes")]] == 8
+    assert set(re.findall(r"\$\((\w+)\)", " ".join(ranks["args"]))) == {"LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"}
+    drain = Settings().drain_delay + Settings().graceful_termination_timeout
+    assert drain <= remote["lifecycle"]["preStop"]["sleep"]["seconds"] < worker["spec"]["terminationGracePeriodSeconds"]
+    assert ranks["envFrom"] == router["envFrom"] == remote["envFrom"] != []  # TGI_SHARD_TOKEN
 
 
 def test_options_fit_the_files() -> None:
