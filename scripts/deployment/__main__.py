@@ -33,7 +33,9 @@ def main() -> None:
     for path, text in chart().items():
         path.write_text(text, encoding="utf-8")
     if helm is None:
-        sys.exit("helm: not found, so deploy/kubernetes was not written; give --helm PATH (python -m tests.deploy.cluster_tools fetches one)")
+        sys.exit(
+            "helm: not found, so deploy/kubernetes was not written; give --helm PATH (python -m tests.deploy.cluster_tools fetches one)"
+        )
     for name, text in manifests.rendered(helm, CHART).items():
         (MANIFESTS / name).write_text(text, encoding="utf-8")
 

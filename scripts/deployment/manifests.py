@@ -39,8 +39,8 @@ def _for_nodes() -> list[Manifest]:
     return [
         Manifest(
             f"{device.backend}-nodes.yaml",
-            f"One model over eight devices ({device.backend}) of each of two nodes. Needs LeaderWorkerSet, a volume that several nodes mount, and "
-            "a Secret `tgi` with the key TGI_SHARD_TOKEN.",
+            f"One model over eight devices ({device.backend}) of each of two nodes. Needs LeaderWorkerSet, a volume that several nodes "
+            "mount, and a Secret `tgi` with the key TGI_SHARD_TOKEN.",
             (f"device={device.backend}", "settings.model_id=meta-llama/Llama-3.1-405B-Instruct", *shared),
         )
         for device in DEVICES

@@ -17,7 +17,7 @@ from scripts.deployment.__main__ import CHART, MANIFESTS, chart
 from scripts.deployment.manifests import rendered, template
 from scripts.deployment.values import CHART_DEFAULTS
 from tests.cli.test_effects import sample
-from tests.deploy.cluster_tools import documents, program
+from tests.deploy.cluster_tools import check_with_npm, documents, program
 from tests.serve.process import run
 from tgi_core.config import Settings
 from tgi_core.settings.spec import setting_of
@@ -133,6 +133,7 @@ def test_nothing_is_configured_that_nobody_chose(helm: str) -> None:
         (("settings.api_key=secret",), "/settings/api_key': got string, want null"),
         (("device=tpu",), "/device': value must be one of 'cpu', 'cuda'"),
         (("autoscaling.kind=vpa",), "autoscaling.kind vpa: must be none, hpa or keda"),
+        (("serviceMonitor.enabled=true", "serviceMonitor.apiKey=true"), "serviceMonitor.apiKey: needs secretName"),
         (("nodes=2", "device=cuda"), "TGI_SHARD_TOKEN in the Secret that secretName names"),
         (("nodes=2", "device=neuron", "secretName=tgi"), "neuron drives all its devices from one process"),
     ],
@@ -147,7 +148,13 @@ def test_values_override_the_device(helm: str) -> None:
     """What the device's description says can be changed: resource, memory, groups, tolerations, runtime class and settings."""
     values = (
         *("device=gaudi", "deviceCount=4", "resource=example.com/chip", "resources.limits.memory=1Ti", "runtimeClassName=other"),
-        *("settings.max_batch_size=64", "supplementalGroups={44,992}", "image.tag=v1", "environment.LOG_LEVEL=debug", "startupMinutes=5"),
+        *(
+            "settings.max_batch_size=64",
+            "supplementalGroups={44,992}",
+            "image.tag=v1",
+            "environment.LOG_LEVEL=debug",
+            "startupMinutes=5",
+        ),
     )
     found: Mapping[str, Any] = {item["kind"]: item for item in documents(template(helm, CHART, values))}
     pod = found["Deployment"]["spec"]["template"]["spec"]
@@ -158,3 +165,11 @@ def test_values_override_the_device(helm: str) -> None:
     assert container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"] == 300
     config = json.loads(found["ConfigMap"]["data"]["serve.json"])
     assert config == {**CHART_DEFAULTS, "max_batch_size": 64, "max_total_tokens": 4096, "num_shard": 4}
+
+
+def test_prometheus_sends_the_key(helm: str) -> None:
+    """With an API key, /metrics needs it, too."""
+    values = ("serviceMonitor.enabled=true", "serviceMonitor.apiKey=true", "secretName=mine")
+    found = documents(template(helm, CHART, values, ("servicemonitor.yaml",)))
+    assert found[0]["spec"]["endpoints"][0]["authorization"] == {"credentials": {"name": "mine", "key": "API_KEY"}}
+    assert check_with_npm(found) == ["ok"]

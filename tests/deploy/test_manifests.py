@@ -1,4 +1,4 @@
-"""The plain manifests of deploy/kubernetes, against the schemas of Kubernetes and of what is installed beside it, and against the server."""
+"""The plain manifests of deploy/kubernetes, against the schemas of Kubernetes and of what is installed beside it, and the server."""
 
 from __future__ import annotations
 
@@ -71,11 +71,17 @@ def test_other_projects_accept_them() -> None:
 
 def mistakes(found: list[Document]) -> Iterator[dict[str, Any]]:
     """A wrong value for each, so that the validators are known to look."""
-    wrong = {"ScaledObject": {"maxReplicaCount": "many"}, "ServiceMonitor": {"endpoints": 1}, "HTTPRoute": {"rules": [{"timeouts": {"request": "x"}}]}}
+    wrong = {
+        "ScaledObject": {"maxReplicaCount": "many"},
+        "ServiceMonitor": {"endpoints": 1},
+        "HTTPRoute": {"rules": [{"timeouts": {"request": "x"}}]},
+    }
     return (wrong[document["kind"]] for document in found)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("option-gateway", "InferencePool"), ("cuda-nodes", "LeaderWorkerSet"), ("cpu", "Deployment")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("option-gateway", "InferencePool"), ("cuda-nodes", "LeaderWorkerSet"), ("cpu", "Deployment")]
+)
 def test_a_mistake_is_found(name: str, kind: str) -> None:
     """The schemas refuse an unknown field."""
     document = of_kind(name, kind)
@@ -139,7 +145,11 @@ def test_probes() -> None:
             variables = {item["name"]: item["value"] for item in container["env"]}
             assert [port["containerPort"] for port in container["ports"]] == [int(variables["PORT"])]
             paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-            assert {kind: get["path"] for kind, get in paths.items()} == {"startup": "/readyz", "liveness": "/livez", "readiness": "/readyz"}
+            assert {kind: get["path"] for kind, get in paths.items()} == {
+                "startup": "/readyz",
+                "liveness": "/livez",
+                "readiness": "/readyz",
+            }
             assert {get["port"] for get in paths.values()} == {"http"}
             startup = container["startupProbe"]
             compiles = name.startswith(("gaudi", "neuron"))
@@ -163,7 +173,10 @@ def test_references(name: str) -> None:
     found = {document["kind"]: document for document in FILES[name]}
     pods = [template for document in FILES[name] for template in templates(document)]
     labels = pods[0]["metadata"]["labels"]
-    selectors = (found["Service"]["spec"]["selector"], *(found[kind]["spec"][key]["matchLabels"] for kind, key in SELECTORS.items()))
+    selectors = (
+        found["Service"]["spec"]["selector"],
+        *(found[kind]["spec"][key]["matchLabels"] for kind, key in SELECTORS.items()),
+    )
     for selector in selectors:
         own = {key: value for key, value in selector.items() if not key.startswith("leaderworkerset")}
         assert own == {key: labels[key] for key in own} != {}
@@ -192,7 +205,11 @@ def test_ranks(name: str) -> None:
     assert ranks["restartPolicy"] == "Always" and "startupProbe" in ranks and router["args"][:2] == ["tgi", "router"]
     assert remote["args"] == ranks["args"] and remote["resources"] == ranks["resources"]
     assert ranks["resources"]["limits"][RESOURCES[name.removesuffix("-nodes")]] == 8
-    assert set(re.findall(r"\$\((\w+)\)", " ".join(ranks["args"]))) == {"LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"}
+    assert set(re.findall(r"\$\((\w+)\)", " ".join(ranks["args"]))) == {
+        "LWS_GROUP_SIZE",
+        "LWS_WORKER_INDEX",
+        "LWS_LEADER_ADDRESS",
+    }
     drain = Settings().drain_delay + Settings().graceful_termination_timeout
     assert drain <= remote["lifecycle"]["preStop"]["sleep"]["seconds"] < worker["spec"]["terminationGracePeriodSeconds"]
     assert ranks["envFrom"] == router["envFrom"] == remote["envFrom"] != []  # TGI_SHARD_TOKEN
@@ -206,7 +223,10 @@ def test_options_fit_the_files() -> None:
     assert scaler["spec"]["scaleTargetRef"] == scaled["spec"]["scaleTargetRef"] == target
     names = {metric.name for metric in METRICS}
     queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
-    asked = [scaler["spec"]["metrics"][0]["pods"]["metric"]["name"], *re.findall(r"\b(tgi_\w+?)(?:_bucket)?\{", " ".join(queries))]
+    asked = [
+        scaler["spec"]["metrics"][0]["pods"]["metric"]["name"],
+        *re.findall(r"\b(tgi_\w+?)(?:_bucket)?\{", " ".join(queries)),
+    ]
     assert asked == ["tgi_queue_size", "tgi_queue_size", "tgi_request_queue_duration"] and set(asked) <= names
     pool, route = of_kind("option-gateway", "InferencePool"), of_kind("option-gateway", "HTTPRoute")
     labels = deployment["spec"]["template"]["metadata"]["labels"]

@@ -270,7 +270,9 @@ def test_replicas() -> None:
     """With several shards, the usual series are their sums, and each replica has series of its own."""
     with instance(replicas=2) as several:
         before = scrape(several)
-        assert {metric.name for metric in METRICS} == set(re.findall(r"^# TYPE ([\w:]+)", several.client.get("/metrics").text, re.M))
+        assert {metric.name for metric in METRICS} == set(
+            re.findall(r"^# TYPE ([\w:]+)", several.client.get("/metrics").text, re.M)
+        )
         for _ in range(2):
             ask(several, max_new_tokens=5)
         after = scrape(several)
