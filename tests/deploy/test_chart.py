@@ -19,7 +19,7 @@ from scripts.deployment.values import CHART_DEFAULTS
 from tests.cli.test_effects import sample
 from tests.deploy.cluster_tools import check_with_npm, documents, program
 from tests.serve.process import run
-from tgi_core.config import Settings
+from tgi_core.config import Scope, Settings, settings_in
 from tgi_core.settings.spec import setting_of
 
 SPECS = {spec.name: spec for spec in fields(Settings)}
@@ -115,6 +115,22 @@ def test_every_setting_reaches_the_server(helm: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert {name: value for name, value in tomllib.loads(done.stdout).items() if name in given} == given
     assert all(given[name] != SPECS[name].default for name in given)
+
+
+def test_settings_of_ranks_and_router(helm: str, tmp_path: Path) -> None:
+    """Over several nodes, ranks and router each get the settings that their command accepts, and each setting reaches one of them, but
+    for those of `tgi serve` alone and those that are variables."""
+    given = {name: other(name) for name in SPECS if name not in SECRETS}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"settings": given, "nodes": 2, "secretName": "tgi"}))
+    command = [helm, "template", "tgi", str(CHART), "--values", str(values), "--show-only", "templates/configmap.yaml"]
+    (found,) = documents(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    shard, router = (json.loads(found["data"][f"{name}.json"]) for name in ("shard", "router"))
+    variables = {"backend", "port", "huggingface_hub_cache", "compile_cache"}
+    assert set(shard) == settings_in(Scope.SHARD) - variables
+    assert set(router) == settings_in(Scope.ROUTER) - variables - SECRETS
+    alone = {name for name, spec in SPECS.items() if setting_of(spec).scope is Scope.SERVE}
+    assert set(given) - set(shard) - set(router) == alone | variables
 
 
 def test_nothing_is_configured_that_nobody_chose(helm: str) -> None:
