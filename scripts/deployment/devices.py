@@ -26,7 +26,6 @@ class Device:
     tolerations: tuple[dict[str, str], ...] = ()
     supplementalGroups: tuple[int, ...] = ()
     """Groups that may open the device's files."""
-    runtimeClassName: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings that differ from the defaults."""
@@ -53,7 +52,7 @@ DEVICES = (
         "NVIDIA's GPU operator, or its device plugin",
         resource="nvidia.com/gpu",
         tolerations=_taint("nvidia.com/gpu"),
-        environment=_TRITON,
+        environment={**_TRITON, "CUDA_CACHE_PATH": f"{CACHE}/nv"},
     ),
     Device(
         "rocm",
@@ -61,7 +60,7 @@ DEVICES = (
         resource="amd.com/gpu",
         tolerations=_taint("amd.com/gpu"),
         supplementalGroups=(44, 109),
-        environment=_TRITON,
+        environment={**_TRITON, "MIOPEN_USER_DB_PATH": f"{CACHE}/miopen", "MIOPEN_CUSTOM_CACHE_DIR": f"{CACHE}/miopen"},
     ),
     Device(
         "xpu",
@@ -69,16 +68,16 @@ DEVICES = (
         resource="gpu.intel.com/i915",
         tolerations=_taint("gpu.intel.com/i915"),
         supplementalGroups=(44, 109),
-        environment=_TRITON,
+        environment={**_TRITON, "SYCL_CACHE_DIR": f"{CACHE}/sycl", "NEO_CACHE_DIR": f"{CACHE}/neo"},
     ),
     Device(
         "gaudi",
-        "Intel's device plugin for Gaudi, and the runtime class `habana`",
+        "Intel's base operator for Gaudi, or its device plugin and the nodes' default container runtime `habana`",
         resource="habana.ai/gaudi",
         memory="64Gi",
         memoryLimit="128Gi",
         tolerations=_taint("habana.ai/gaudi"),
-        runtimeClassName="habana",
+        environment={"HABANA_LOGS": "/tmp/habana_logs"},  # noqa: S108  in the pod
         settings={**_STATIC, "compile_cache": "/data/.compiled/gaudi"},
         startupMinutes=60,
     ),

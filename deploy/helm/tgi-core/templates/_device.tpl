@@ -6,7 +6,7 @@
 {{- $requests := dict "cpu" $device.cpu "memory" $device.memory -}}
 {{- $resources := mergeOverwrite (dict "requests" $requests "limits" $limits) .Values.resources -}}
 {{- $_ := set $device "resources" $resources -}}
-{{- range $name := list "supplementalGroups" "runtimeClassName" "startupMinutes" -}}
+{{- range $name := list "supplementalGroups" "startupMinutes" -}}
 {{- with get $.Values $name -}}{{- $_ := set $device $name . -}}{{- end -}}
 {{- end -}}
 {{- toJson $device -}}

@@ -30,13 +30,7 @@ securityContext:
   {{- with $device.supplementalGroups }}
   supplementalGroups: {{ toJson . }}
   {{- end }}
-{{- with $device.runtimeClassName }}
-runtimeClassName: {{ . }}
-{{- end }}
-{{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- range $name := list "nodeSelector" "affinity" "topologySpreadConstraints" }}
+{{- range $name := list "runtimeClassName" "priorityClassName" "nodeSelector" "affinity" "topologySpreadConstraints" }}
 {{- with get $.Values $name }}
 {{ $name }}: {{- toYaml . | nindent 2 }}
 {{- end }}
