@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ format: install
 # the documentation as a site in build/docs that needs no network to be read; diagrams are drawn by mermaid from npm
 docs: install build/mermaid
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# the Helm chart's generated files, and deploy/kubernetes, which helm (from npm) renders
+manifests: install
+	$(BIN)/python -m scripts.deployment --helm "$$($(BIN)/python -m tests.deploy.cluster_tools)"
 
 build/mermaid:
 	mkdir -p $@

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client import CollectorRegistry
 
 from tgi_core.scheduler.types import Limits
@@ -33,6 +35,14 @@ class Metrics:
         make.gauge("tgi_queue_size", lambda: generator.snapshot().queued)
         make.gauge("tgi_batch_current_size", lambda: generator.snapshot().running)
         make.counted("tgi_log_lines_dropped", dropped_lines)
+        self._for_endpoint_pickers(make, generator)
+
+    def _for_endpoint_pickers(self, make: Instruments, generator: Generator) -> None:
+        make.gauge("vllm:num_requests_waiting", lambda: generator.snapshot().queued)
+        make.gauge("vllm:num_requests_running", lambda: generator.snapshot().running)
+        adapters = generator.info.capabilities.adapters
+        loaded = {"max_lora": str(len(adapters)), "running_lora_adapters": ",".join(adapters), "waiting_lora_adapters": ""}
+        make.described("vllm:lora_requests_info", lambda: loaded, value=time.time())
 
     def _durations(self, make: Instruments) -> None:
         self._duration = make.histogram("tgi_request_duration")

@@ -62,7 +62,8 @@ def _install_npm(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
         (folder / "wanted.json").write_text(wanted)
-        command = ["npm", "install", "--prefix", folder, "--silent", "--no-audit", "--no-fund", "--no-save", *_pinned(wanted)]
+        options = ["--silent", "--no-audit", "--no-fund", "--no-save", *json.loads(wanted).get("options", ())]
+        command = ["npm", "install", "--prefix", folder, *options, *_pinned(wanted)]
         subprocess.run(command, check=True)
         stamp.write_text(wanted)
     return Path(node)

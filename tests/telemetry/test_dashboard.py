@@ -15,7 +15,7 @@ from tgi_core.backend import OutOfMemory
 from tgi_core.telemetry.catalog import METRICS
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tgi-core.json"
-NAME = re.compile(r"\b(tgi_\w+)(?:\{([^}]*)\})?")
+NAME = re.compile(r"\b(tgi_\w+|vllm:\w+)(?:\{([^}]*)\})?")
 GROUPING = re.compile(r"\bby \(([^)]*)\)")
 
 

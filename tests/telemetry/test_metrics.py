@@ -187,7 +187,7 @@ def test_names_types_labels_and_buckets(served: Served) -> None:
     """Everything of TGI's is there with its type and label; durations have its 35 buckets, batches 1024, and lengths 100 up to the
     limits. All of it is in the catalogue, and nothing else."""
     text = served.client.get("/metrics").text
-    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
+    types = dict(re.findall(r"^# TYPE ([\w:]+) (\w+)$", text, re.M))
     assert types == {metric.name: metric.kind for metric in METRICS if not metric.by_replica}
     series = scrape(served)
     for name, (kind, label) in TGI.items():
@@ -216,7 +216,8 @@ def test_form(served: Served) -> None:
     assert heads == [[kind, metric] for metric in dict.fromkeys(name for _, name in heads) for kind in ("HELP", "TYPE")]
     samples = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(samples) == len(set(samples))
-    assert all(re.fullmatch(r'tgi_[a-z_]+(\{(\w+="[\w.+-]+",?)+\})?', sample) for sample in samples)
+    lora = [sample for sample in samples if sample.startswith("vllm:lora_requests_info{")]  # one label may be empty
+    assert all(re.fullmatch(r'(tgi_|vllm:)[a-z_]+(\{(\w+="[\w.+-]+",?)+\})?', sample) for sample in samples if sample not in lora)
     assert not any(re.search("_(total|created)[{ ]", f"{sample} ") for sample in samples)
     counts = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("tgi_request_duration_bucket")]
     assert counts == sorted(counts)
@@ -269,7 +270,9 @@ def test_replicas() -> None:
     """With several shards, the usual series are their sums, and each replica has series of its own."""
     with instance(replicas=2) as several:
         before = scrape(several)
-        assert {metric.name for metric in METRICS} == set(re.findall(r"^# TYPE (\w+)", several.client.get("/metrics").text, re.M))
+        assert {metric.name for metric in METRICS} == set(
+            re.findall(r"^# TYPE ([\w:]+)", several.client.get("/metrics").text, re.M)
+        )
         for _ in range(2):
             ask(several, max_new_tokens=5)
         after = scrape(several)

@@ -1,12 +1,13 @@
 """Catalog of all metrics with name, type, labels and meaning. The instruments and the table in docs/observability.md are generated
 from it.
 
-Metrics that TGI also has keep TGI's meaning. Strings from clients are never label values.
+Metrics that TGI also has keep TGI's meaning. The `vllm:` ones are those that endpoint pickers of the Gateway API Inference Extension read
+(its model server protocol), under the names they look for by default. Strings from clients are never label values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -151,6 +152,23 @@ METRICS = (
     Metric("tgi_replica_moved_requests", "counter", "Requests that others took over from a replica.", REPLICA, ours=True),
     Metric("tgi_replica_losses", "counter", "Losses and planned replacements of a replica's shard.", REPLICA, ours=True),
     Metric("tgi_log_lines_dropped", "counter", "Log lines dropped because standard error was not read in time.", ours=True),
+    Metric("vllm:num_requests_waiting", "gauge", "For endpoint pickers: requests in the queue.", ours=True),
+    Metric("vllm:num_requests_running", "gauge", "For endpoint pickers: requests in the running batch.", ours=True),
+    Metric("vllm:kv_cache_usage_perc", "gauge", "For endpoint pickers: used part of the KV cache, from 0 to 1.", ours=True),
+    Metric(
+        "vllm:cache_config_info",
+        "gauge",
+        "For endpoint pickers: tokens of a KV cache block, and the number of blocks; always 1.",
+        (("block_size", ()), ("num_gpu_blocks", ())),
+        ours=True,
+    ),
+    Metric(
+        "vllm:lora_requests_info",
+        "gauge",
+        "For endpoint pickers: all adapters are loaded, and none waits. The value is the time of the start.",
+        (("max_lora", ()), ("running_lora_adapters", ()), ("waiting_lora_adapters", ())),
+        ours=True,
+    ),
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
@@ -183,6 +201,20 @@ class _ByReplica:
         yield family
 
 
+class _Described:
+    """Collector for a gauge whose labels say more than its value."""
+
+    def __init__(self, name: str, read: Callable[[], Mapping[str, str]], value: float) -> None:
+        self._name, self._read, self._value = name, read, value
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield one series with the current labels."""
+        labels = self._read()
+        family = GaugeMetricFamily(self._name, _BY_NAME[self._name].text, labels=list(labels))
+        family.add_metric(list(labels.values()), self._value)
+        yield family
+
+
 class Instruments:
     """Creates metrics from the catalog in one registry. Series with known label values start at 0, so that rates include the first
     event."""
@@ -205,6 +237,10 @@ class Instruments:
     def by_replica(self, name: str, read: Callable[[], Iterable[float]]) -> None:
         """Create a gauge or a counter with a series for each replica, in the order of `read`, which is called at each scrape."""
         self._registry.register(_ByReplica(name, read))
+
+    def described(self, name: str, read: Callable[[], Mapping[str, str]], value: float = 1.0) -> None:
+        """Create a gauge with a constant value; `read`, which is called at each scrape, returns its labels."""
+        self._registry.register(_Described(name, read, value))
 
     def histogram(self, name: str, buckets: tuple[float, ...] = DURATION_BUCKETS) -> FastHistogram:
         """Create a histogram."""
