@@ -23,6 +23,10 @@ from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import HiddenStates, StepLogits
 
 
+CANNOT_GO_BACK = "the states of a row cannot go back"
+"""Why a stateful runner runs no drafts."""
+
+
 class PagedRunner(ABC):
     """Runs flat steps over a paged cache. `forward` never synchronizes with the device, so it can run ahead and be captured."""
 

@@ -107,6 +107,12 @@ class StateLayers:
         """Bytes of one row's states."""
         return sum(state_bytes(layer.shapes) for layer in self.layers.values())
 
+    def row_bytes_as(self, dtype: torch.dtype) -> int:
+        """Bytes of one row's states if those in bfloat16 were in this dtype."""
+        wider = dtype.itemsize - torch.bfloat16.itemsize
+        shapes = [shape for layer in self.layers.values() for shape, stored in layer.shapes.values() if stored is torch.bfloat16]
+        return self.row_bytes + wider * sum(torch.Size(shape).numel() for shape in shapes)
+
     def allocate(self, slots: int, device: torch.device) -> None:
         """Keep the states of rows in slots 1…slots."""
         for layer in self.layers.values():

@@ -27,6 +27,8 @@ def plan_states(
     free = max(0, kit.free_bytes() - activations)
     fitting = agree(free // max(1, row_bytes) // (2 if paged is not None and plan.max_rows is None else 1))
     rows = wanted if plan.max_rows is not None else max(1, min(wanted, fitting))
+    if paged is None:
+        rows = min(rows, plan.num_blocks or rows)
     if rows > fitting:
         raise OutOfMemory(f"states: {rows} rows need {rows * row_bytes:,} bytes, and {free:,} are free; lower --max-batch-size")
     states = CacheGroup(CacheKind.STATE, 1, rows)

@@ -15,6 +15,7 @@ from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_runner import CANNOT_GO_BACK
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.states.memory import plan_states
 
@@ -61,6 +62,10 @@ class StateRunner(RaggedRunner):
         """Use a cache of two blocks and the states of two rows, for the self-check."""
         super().use_probe_cache()
         self._states.allocate(2, self._kit.device)
+
+    def keep_hidden(self) -> str:
+        """Why there is no speculator: see `KeepsHidden`."""
+        return CANNOT_GO_BACK
 
     def release(self) -> None:
         """Free the cache and the states."""
