@@ -1,6 +1,6 @@
 """Speed of a model of states on this CPU: rows batched by the engine, and transformers' `generate`, alone and batched.
 
-    python bench/states.py [--rounds 3] [--batch 8]
+    python -m bench.states [--rounds 3] [--batch 8]
 
 Without attention, in the shape of mamba-130m (24 layers, 768 wide), with random bfloat16 weights in the user's cache directory. Each
 round measures all three in turn. A row reads 128 tokens and makes 64. Rates are over all rows, and medians.
@@ -9,16 +9,7 @@ round measures all three in turn. A row reads 128 tokens and makes 64. Rates are
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-
-from tgi_backend_cpu.plugin import set_up_openmp
-
-set_up_openmp()  # as the shard does, before importing torch
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import torch
-from transformers import MambaConfig, MambaForCausalLM
 
 from bench.engine import NEW, PROMPT, Engine, Generate, OurEngine, Speed, measure
 from bench.random_model import cache_folder
@@ -30,6 +21,9 @@ def make() -> Path:
     """The directory of the model, created on first use (260 MB)."""
     folder = cache_folder() / "random-mamba-130m"
     if not (folder / "config.json").exists():
+        import torch
+        from transformers import MambaConfig, MambaForCausalLM
+
         torch.manual_seed(0)
         config = MambaConfig(**SHAPE, eos_token_id=None, bos_token_id=None, pad_token_id=None)
         MambaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
@@ -63,13 +57,17 @@ def main() -> None:
     ours, generate = OurEngine(model, options.batch, "auto"), Generate(model)
     engines: dict[str, Engine] = {"ours": ours, "generate, alone": OneByOne(generate), "generate, batched": generate}
     speeds = measure(engines, SHAPE["vocab_size"], [options.batch], options.rounds)[options.batch]
-    print(f"{model.name}: {options.batch} rows of {PROMPT} tokens in, {NEW} out, bfloat16, {torch.get_num_threads()} threads")
+    print(f"{model.name}: {options.batch} rows of {PROMPT} tokens in, {NEW} out, bfloat16")
     print(f"{'':28} | decode tok/s | prefill tok/s | whole tok/s")
     for name, speed in speeds.items():
         print(line(name, speed, options.batch))
     alone, own = speeds["generate, alone"], speeds["ours"]
-    times = alone.seconds(options.batch) / own.seconds(options.batch)
-    print(f"ours against generate alone: decode {own.decode / alone.decode:.1f}x, prefill {own.prefill / alone.prefill:.1f}x, whole {times:.1f}x")
+    ratios = {
+        "decode": own.decode / alone.decode,
+        "prefill": own.prefill / alone.prefill,
+        "whole": alone.seconds(options.batch) / own.seconds(options.batch),
+    }
+    print("ours against generate, alone: " + ", ".join(f"{name} {ratio:.1f}x" for name, ratio in ratios.items()))
 
 
 if __name__ == "__main__":

@@ -76,10 +76,7 @@ class CacheBlocks:
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
         """Whether every group has its count of blocks free, and `spare` more where rows grow: a row has one state for life."""
-        return all(
-            count + spare * grows <= pool.free
-            for count, pool, grows in zip(counts, self.pools, self._grows, strict=True)
-        )
+        return all(count + spare * grows <= pool.free for count, pool, grows in zip(counts, self.pools, self._grows, strict=True))
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""

@@ -77,7 +77,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """The states of all rows that a plan names must fit in memory; those of an open plan are as many as fit."""
     model = save_tiny("mamba", tmp_path)
-    with pytest.raises(OutOfMemory, match="states: 1000000000 rows need .* bytes"):
+    with pytest.raises(OutOfMemory, match=r"states: 1000000000 rows need .* bytes"):
         open_cpu(model, WarmupPlan(max_rows=10**9, max_row_tokens=64))
     _, capacity = open_cpu(model, WarmupPlan(num_blocks=3))
     assert capacity.groups[0].num_blocks == capacity.max_rows == 3
@@ -151,7 +151,9 @@ def test_a_scan_goes_on_from_its_state(cuts: list[int]) -> None:
 @pytest.fixture
 def held() -> Iterator[dict[tuple[str, int], torch.Tensor]]:
     """The states of four slots in a layer."""
-    yield dict(new_states({("conv", 0): ((2, 3), torch.float32), ("recurrent", 0): ((5,), torch.float32)}, 4, torch.device("cpu")))
+    yield dict(
+        new_states({("conv", 0): ((2, 3), torch.float32), ("recurrent", 0): ((5,), torch.float32)}, 4, torch.device("cpu"))
+    )
 
 
 @pytest.mark.parametrize("slots", [slice(2, 4), torch.tensor([4, 1])], ids=["neighbours", "others"])

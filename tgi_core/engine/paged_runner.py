@@ -22,7 +22,6 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import HiddenStates, StepLogits
 
-
 CANNOT_GO_BACK = "the states of a row cannot go back"
 """Why a stateful runner runs no drafts."""
 

@@ -33,7 +33,7 @@ from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
-from tgi_core.engine.states.layers import state_kernels
+from tgi_core.engine.states.finding import state_kernels
 from tgi_core.engine.states.runner import StateRunner
 
 _log = logging.getLogger("tgi_core.engine")

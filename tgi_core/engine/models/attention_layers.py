@@ -14,7 +14,7 @@ from tgi_core.engine.comparison import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
-from tgi_core.engine.states.layers import find_state_layers
+from tgi_core.engine.states.finding import find_state_layers
 
 
 class ShapeRecorder:
@@ -58,7 +58,9 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     seen = probe_forward(model, call)
     if states is not None:
         if len(seen.shapes) != states.attending:
-            raise NotRagged(f"{states.attending} of its layers attend, {len(seen.shapes)} through transformers' attention interface")
+            raise NotRagged(
+                f"{states.attending} of its layers attend, {len(seen.shapes)} through transformers' attention interface"
+            )
     elif not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
     config = text_config(model.config)

@@ -27,7 +27,7 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.states.layers import StateLayers, state_kernels
+from tgi_core.engine.states.finding import StateLayers, state_kernels
 from tgi_core.engine.states.runner import StateRunner
 
 _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
@@ -103,7 +103,9 @@ def _ragged(
     attention = Kernel("attention", provider.name, "; ".join(rejected))
     planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes + beside)
     if states is None:
-        return PlannedRunner(seen.shapes, shape, planned, provider.block_sizes, (attention, *linears.kernels(), _UNCHECKED)), shape
+        return PlannedRunner(
+            seen.shapes, shape, planned, provider.block_sizes, (attention, *linears.kernels(), _UNCHECKED)
+        ), shape
     kernels = (*state_kernels(states, attention), *linears.kernels(), _UNCHECKED)
     sizes = provider.block_sizes if seen.shapes else (shape.max_positions,)
     features, row_bytes = StateRunner.features, states.row_bytes_as(shape.dtype)

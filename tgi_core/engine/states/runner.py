@@ -1,4 +1,4 @@
-"""The ragged engine for models with state layers: rows go through those as a batch, each with its own state, and through all others flat."""
+"""The ragged engine for models with state layers: rows go through those as a batch, and through all others flat."""
 
 from __future__ import annotations
 
