@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 ROWS, NEW = 32, 4
 PURE = ("mamba", "mamba2", "falcon_mamba")
-ATTENDING = ("jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "nemotron_h", "qwen3_next", "lfm2")
+ATTENDING = ("jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "nemotron_h", "qwen3_next", "lfm2", "recurrent_gemma")
 """Families whose other layers attend."""
 
 

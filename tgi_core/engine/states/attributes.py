@@ -60,7 +60,7 @@ def watched_attributes(model: nn.Module) -> Iterator[dict[str, StateShapes]]:
     shapes: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = {}
     for name, module in model.named_modules():
         for attribute, value in _tensors(module).items():
-            if attribute not in before[name] and value.ndim > 1 and len(value) == 1:
+            if value is not before[name].get(attribute) and value.ndim > 1 and len(value) == 1:
                 owner = next((outer for outer in shapes if name.startswith(f"{outer}.")), name)
                 path = f"{name}.{attribute}".removeprefix(f"{owner}.")
                 shapes.setdefault(owner, {})[path] = tuple(value.shape[1:]), value.dtype
