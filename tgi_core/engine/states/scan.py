@@ -66,7 +66,7 @@ def starting_from(module: nn.Module, next_state: NextState) -> Callable[..., Any
     def scan(
         *args: Any, return_last_state: bool = False, use_mambapy: bool = False, use_associative_scan: bool = False, **given: Any
     ) -> Any:
-        out, last = selective_scan(*args, **given, state=next_state())
+        out, last = selective_scan(*args, **given | {"state": next_state()})
         return (out, last) if return_last_state else out
 
     own = FunctionType(
