@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import compress
 
 from tgi_core.backend import CacheGroup, CacheKind
 
@@ -47,18 +48,20 @@ class CacheBlocks:
     def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
         self._groups = groups
         self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
+        self._grows = tuple(group.kind is not CacheKind.STATE for group in groups)
+        self._growing = tuple(compress(self.pools, self._grows)) or self.pools
         self.stride = min(group.block_size for group in groups)
         """Smallest block size: a row needs a new block at most once per this many positions."""
 
     @property
     def free(self) -> int:
-        """Number of free blocks in the group with the fewest."""
-        return min(pool.free for pool in self.pools)
+        """Number of free blocks in the group with the fewest, of those that grow with positions if there are any."""
+        return min(pool.free for pool in self._growing)
 
     @property
     def total(self) -> int:
-        """Number of blocks in the smallest group."""
-        return min(pool.num_blocks for pool in self.pools)
+        """Number of blocks in the smallest group, of those that grow with positions if there are any."""
+        return min(pool.num_blocks for pool in self._growing)
 
     @property
     def max_row_tokens(self) -> int:
@@ -72,8 +75,8 @@ class CacheBlocks:
         return tuple(max(0, count - len(table)) for count, table in zip(counts, tables, strict=True))
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
-        """Whether every group has its count of blocks free, plus `spare` more."""
-        return all(count + spare <= pool.free for count, pool in zip(counts, self.pools, strict=True))
+        """Whether every group has its count of blocks free, and `spare` more where rows grow: a row has one state for life."""
+        return all(count + spare * grows <= pool.free for count, pool, grows in zip(counts, self.pools, self._grows, strict=True))
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""

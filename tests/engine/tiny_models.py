@@ -148,6 +148,7 @@ PER_LAYER = ("head_dim", "num_key_value_heads", "num_attention_heads")
 """Fields that are None by default or differ from layer to layer, and matter all the same."""
 
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 8}
+DELTA = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
 MIXED = ["linear_attention", "full_attention"] * 2
 
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -158,6 +159,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "falcon_h1": {"mamba_d_ssm": 128, **MAMBA},
     "gemma3n_text": {
         "num_kv_shared_layers": 2,
         "vocab_size_per_layer_input": VOCAB,
@@ -176,6 +178,15 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
+    "nemotron_h": {
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "moe_shared_expert_intermediate_size": 32,
+    },
+    "qwen3_next": {"layer_types": MIXED, **DELTA},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "n_mamba_heads": 8, "mamba_d_state": 16, "chunk_size": 8},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }

@@ -78,3 +78,14 @@ def test_tables_cover_positions(cache: tuple[CacheGroup, ...], first: int, more:
         assert len(tables[-1]) == 1
     blocks.release(tables)
     assert blocks.fits(tuple(group.num_blocks for group in cache))
+
+
+@given(groups, st.integers(1, 3), st.integers(0, 40))
+def test_states_need_nothing_spare(cache: tuple[CacheGroup, ...], slots: int, spare: int) -> None:
+    """A row never grows in a state group: its last slot may be taken while blocks for growth are kept back, and how full the cache is
+    depends on the other groups."""
+    blocks, without = CacheBlocks((*cache, CacheGroup(CacheKind.STATE, 1, slots))), CacheBlocks(cache)
+    first = blocks.missing(tuple([] for _ in range(len(cache) + 1)), 1)
+    assert blocks.fits((*first[:-1], slots), spare) == without.fits(first[:-1], spare)
+    assert not blocks.fits((*first[:-1], slots + 1), spare)
+    assert (blocks.free, blocks.total) == (without.free, without.total)

@@ -25,8 +25,8 @@ from tgi_core.errors import StartupError
 from tgi_core.hub.headers import write_hollow
 from tgi_core.model_files import DEMO
 
-FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gpt_neox", "mixtral", "mamba")
-"""Types that run from a table, through transformers' modules with a paged cache, and with their own cache."""
+FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gpt_neox", "mixtral", "bloom", "mamba", "lfm2")
+"""Types that run from a table, through transformers' modules with a paged cache, with their own cache, and with states."""
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=None)
 
 
@@ -67,7 +67,8 @@ def test_a_plan_is_what_a_load_takes(model_type: str, dtype: str, tmp_path: Path
         capacity.max_rows,
         capacity.max_row_tokens,
     )
-    assert memory(expected, "kv cache") == memory(capacity, "kv cache")
+    for part in ("kv cache", "states"):
+        assert memory(expected, part) == memory(capacity, part)
     assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
     assert memory(expected, "activations") == memory(capacity, "activations")
 

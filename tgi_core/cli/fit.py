@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tgi_core.backend import API_VERSION, BackendError, Capabilities, Capacity, OutOfMemory, WarmupPlan
+from tgi_core.backend import API_VERSION, BackendError, CacheKind, Capabilities, Capacity, OutOfMemory, WarmupPlan
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import Plugin
 from tgi_core.backend.session import Session
@@ -54,7 +54,7 @@ class Planned:
     @property
     def bytes_per_token(self) -> float:
         """Of the KV cache."""
-        tokens = sum(group.num_blocks * group.block_size for group in self.capacity.groups)
+        tokens = sum(group.num_blocks * group.block_size for group in self.capacity.groups if group.kind is not CacheKind.STATE)
         return sum(item.num_bytes for item in self.capacity.memory if item.name == "kv cache") / max(1, tokens)
 
     def holds(self) -> list[tuple[int, int]]:

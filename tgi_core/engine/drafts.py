@@ -8,7 +8,7 @@ from torch import Tensor
 from tgi_core.backend import Feature, Kernel, Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
-from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.paged_runner import CANNOT_GO_BACK, PagedRunner
 from tgi_core.engine.runner import Runner
 
 PART = "drafts"
@@ -29,7 +29,7 @@ def allow_drafts(runner: Runner, exact: bool) -> Kernel:
         return Kernel(PART, "run")
     if not isinstance(runner, PagedRunner):
         return Kernel(PART, "none", "a row's cache is the model's own, which cannot go back")
-    reason = _refusal(runner, exact)
+    reason = CANNOT_GO_BACK if runner.stateful else _refusal(runner, exact)
     if reason:
         return Kernel(PART, "none", reason)
     runner.features |= {Feature.SPECULATION}

@@ -112,7 +112,8 @@ def _session(
         speculator, told = _speculator(runner, shape, kit, options, progress)
         return SyncSession(runner, shape, masks, adapters, (*kernels, *told), speculator)
     kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, "the steps of this device run on its queue"))
-    if not hasattr(type(runner), "forward"):  # checked on the class: an instance without a cache may raise
+    # checked on the class: an instance without a cache may raise
+    if not hasattr(type(runner), "forward") or getattr(type(runner), "stateful", False):
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
         return SyncSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"

@@ -22,6 +22,9 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import HiddenStates, StepLogits
 
+CANNOT_GO_BACK = "the states of a row cannot go back"
+"""Why a stateful runner runs no drafts."""
+
 
 class PagedRunner(ABC):
     """Runs flat steps over a paged cache. `forward` never synchronizes with the device, so it can run ahead and be captured."""
@@ -30,6 +33,8 @@ class PagedRunner(ABC):
     kernels: tuple[Kernel, ...] = ()
     spare_blocks = SPARE_BLOCKS
     """Blocks of the cache beside those of rows."""
+    stateful = False
+    """Keeps states of rows beside blocks, so that steps depend on more than their tensors, and cannot be taken back."""
 
     def __init__(
         self,
@@ -78,13 +83,13 @@ class PagedRunner(ABC):
         """Allocate the cache of a promise."""
         self.use_cache(capacity.groups[0].num_blocks, capacity.groups[0].block_size)
 
-    def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
-        """The limits that `reserve` would promise now. Raises OutOfMemory."""
+    def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None, beside_bytes: int = 0) -> Capacity:
+        """The limits that `reserve` would promise now, with `beside_bytes` of memory for other things. Raises OutOfMemory."""
         if Feature.SPECULATION not in self.features:
             plan = replace(plan, draft=0)
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = self.cache_block_bytes(block_size)
-        spare = self.spare_blocks * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
+        spare = beside_bytes + self.spare_blocks * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
         return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside)
 
     def cache_block_bytes(self, block_size: int) -> int:

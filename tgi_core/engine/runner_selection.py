@@ -33,6 +33,8 @@ from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
+from tgi_core.engine.states.finding import state_kernels
+from tgi_core.engine.states.runner import StateRunner
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -91,6 +93,8 @@ def _ragged(
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets only some of a step's tokens")
     call, seen_layers = use_ragged_attention(model, agree)
+    if call.states is not None and (inside := adapters.inside(call.states.layers)):
+        raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
@@ -106,7 +110,7 @@ def _ragged(
         call, _ = use_ragged_attention(model, agree)
         adapters.install(model)
         kernels = (*runner.kernels, Kernel("linear", "transformers' own", _one_line(reason)))
-        runner = RaggedRunner(call, runner.layers, shape, kit, runner.provider, adapters, agree)
+        runner = type(runner)(call, runner.layers, shape, kit, runner.provider, adapters, agree)
         runner.kernels = kernels
         if adapters.names:
             check_runner(runner, expected, RAGGED_CHUNKS)
@@ -126,7 +130,8 @@ def _with_attention(
     failures: list[Exception] = []
 
     def runner(provider: AttentionProvider) -> RaggedRunner:
-        return RaggedRunner(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
+        new = RaggedRunner if call.states is None else StateRunner
+        return new(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
 
     def refusal(provider: AttentionProvider) -> str:
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
@@ -146,9 +151,9 @@ def _with_attention(
     if provider is None:
         reasons = "; ".join(["no attention provider can run on this device", *rejected])
         raise failures[-1] if failures else Unsupported(reasons)
+    found, attention = runner(provider), Kernel("attention", provider.name, "; ".join(rejected))
     _log.info("attention: %s", provider.name)
-    found = runner(provider)
-    found.kernels = (Kernel("attention", provider.name, "; ".join(rejected)),)
+    found.kernels = (attention,) if call.states is None else state_kernels(call.states, attention)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -98,6 +98,10 @@ class Adapters:
         return tuple(
             (number, int(step.cu_seqlens[run[0]]), int(step.cu_seqlens[run[-1] + 1])) for number, run in runs if number >= 0
         )
+
+    def inside(self, modules: Iterable[str]) -> str:
+        """A layer that an adapter changes inside one of these modules; empty if there is none."""
+        return next((name for name in self._kernels for module in modules if f"{name}.".startswith(f"{module}.")), "")
 
     def to_check(self) -> list[str]:
         """Adapters to run in the self-check; see `adapters_to_check`."""

@@ -14,6 +14,7 @@ from tgi_core.engine.comparison import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
+from tgi_core.engine.states.finding import find_state_layers
 
 
 class ShapeRecorder:
@@ -44,17 +45,23 @@ class ShapeRecorder:
 def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
     """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
     register()
-    if not getattr(model, "_supports_attention_backend", False):
+    states = find_state_layers(model)
+    if states is None and not getattr(model, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
-    if getattr(model, "_is_stateful", False):
+    if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state beside keys and values")
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)
     _skip_padding_check(model)
-    call = ModelCall(model)
+    call = ModelCall(model, states)
     seen = probe_forward(model, call)
-    if not seen.shapes:
+    if states is not None:
+        if len(seen.shapes) != states.attending:
+            raise NotRagged(
+                f"{states.attending} of its layers attend, {len(seen.shapes)} through transformers' attention interface"
+            )
+    elif not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
     config = text_config(model.config)
     if (

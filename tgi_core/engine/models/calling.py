@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.models.output_head import OutputHead
+from tgi_core.engine.states.finding import StateLayers
 
 
 class ModelCall:
@@ -17,20 +18,24 @@ class ModelCall:
     Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the tokens that are wanted, or None for all.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Raises NotRagged."""
+    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None) -> None:
+        """`states` are those of its layers that keep some. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
-        if "position_ids" not in names:
+        if "position_ids" not in names and (states is None or states.attending):
             raise NotRagged("it takes no positions")
-        self._model, self._keeps = model, "logits_to_keep" in names
+        self.states = states
+        self._model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self.head: OutputHead | None = None
         """The output head, if it can be run apart."""
 
     def __call__(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary]."""
-        extra = {"logits_to_keep": keep} if self._keeps and keep is not None else {}
-        logits: Tensor = self._model(input_ids=input_ids, position_ids=positions, use_cache=False, **extra).logits[0]
-        return logits if extra or keep is None else logits[keep]
+        keeps = self._keeps and keep is not None
+        extra: dict[str, Tensor | None] = {"logits_to_keep": keep} if keeps else {}
+        if self._placed:
+            extra["position_ids"] = positions
+        logits: Tensor = self._model(input_ids=input_ids, use_cache=False, **extra).logits[0]
+        return logits if keeps or keep is None else logits[keep]
 
     def hidden(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
         """What `logits` takes, [kept, ...]: the logits themselves of a model whose head cannot be run apart."""

@@ -27,6 +27,8 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
+from tgi_core.engine.states.finding import StateLayers, state_kernels
+from tgi_core.engine.states.runner import StateRunner
 
 _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
 
@@ -47,7 +49,7 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
         call, seen = use_ragged_attention(probe.eval())
         with observed_inputs(probe) as inputs:
             probe_forward(probe, call)
-        return _ragged(model, list(inputs), seen, shape, stored, kit, free_bytes)
+        return _ragged(model, list(inputs), call.states, seen, shape, stored, kit, free_bytes)
     except NotRagged as reason:
         return _own_cache(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
@@ -69,6 +71,7 @@ def weight_bytes(model: PreTrainedModel) -> int:
 def _ragged(
     model: PreTrainedModel,
     names: list[str],
+    states: StateLayers | None,
     seen: ShapeRecorder,
     shape: ModelShape,
     stored: StoredWeights,
@@ -97,9 +100,16 @@ def _ragged(
         kept += rows * columns * shape.dtype.itemsize if weight in tied else 0
     shape = replace(shape, weight_bytes=shape.weight_bytes + packed - dense)
     beside = kept if kit.device.type == "cpu" else 0  # a tied head that is packed leaves the embedding as it is
-    kernels = (Kernel("attention", provider.name, "; ".join(rejected)), *linears.kernels(), _UNCHECKED)
+    attention = Kernel("attention", provider.name, "; ".join(rejected))
     planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes + beside)
-    return PlannedRunner(seen.shapes, shape, planned, provider.block_sizes, kernels), shape
+    if states is None:
+        return PlannedRunner(
+            seen.shapes, shape, planned, provider.block_sizes, (attention, *linears.kernels(), _UNCHECKED)
+        ), shape
+    kernels = (*state_kernels(states, attention), *linears.kernels(), _UNCHECKED)
+    sizes = provider.block_sizes if seen.shapes else (shape.max_positions,)
+    features, row_bytes = StateRunner.features, states.row_bytes_as(shape.dtype)
+    return PlannedRunner(seen.shapes, shape, planned, sizes, kernels, features, row_state_bytes=row_bytes), shape
 
 
 def _own_cache(

@@ -15,6 +15,7 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.states.memory import plan_states
 
 
 class PlannedKit:
@@ -60,13 +61,26 @@ class PlannedRunner(PagedRunner):
         kernels: tuple[Kernel, ...],
         features: frozenset[Feature] = PagedRunner.features,
         spare_blocks: int = PagedRunner.spare_blocks,
+        row_state_bytes: int = 0,
     ) -> None:
+        """`row_state_bytes` is what the states of a row take, of a model that has some."""
         super().__init__(tuple(layers), shape, kit, cast(AttentionProvider, _Blocks(block_sizes)))
         self.kernels, self.features, self.spare_blocks = kernels, features, spare_blocks
+        self._row_state_bytes = row_state_bytes
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Promise limits, and allocate nothing. Raises OutOfMemory."""
         return self.promise(plan, shares)
+
+    def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None, beside_bytes: int = 0) -> Capacity:
+        """See `PagedRunner.promise` and `StateRunner.promise`."""
+        if not self._row_state_bytes:
+            return super().promise(plan, shares, beside_bytes)
+
+        def paged(plan: WarmupPlan, state_bytes: int) -> Capacity:
+            return super(PlannedRunner, self).promise(plan, shares, beside_bytes + state_bytes)
+
+        return plan_states(plan, self.shape, self._kit, self._row_state_bytes, paged if self.layers else None)
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> NoReturn:
         """There are no weights."""

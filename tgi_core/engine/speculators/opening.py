@@ -9,6 +9,7 @@ from pathlib import Path
 from tgi_core.backend import Kernel
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_runner import CANNOT_GO_BACK
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import KeepsHidden, Runner
 from tgi_core.engine.speculators.base import PART, Speculator
@@ -56,6 +57,8 @@ def _draft_model(own: Runner, runner: Runner, shape: ModelShape, config: Specula
     """The draft model that the runner `own` runs, or why it cannot guess for the model of `runner`."""
     if not isinstance(own, PagedModel) or not isinstance(runner, PagedModel):
         return _ROW_BY_ROW
+    if getattr(own, "stateful", False) or getattr(runner, "stateful", False):
+        return CANNOT_GO_BACK
     if refused := unshared_blocks("the draft model", own.block_sizes, runner.block_sizes):
         return refused
     speculator = DraftModel(own, shape, config)
