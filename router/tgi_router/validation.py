@@ -139,7 +139,7 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         prediction = await self._prediction(extras.prediction)
-        room = self._limits.max_total_tokens - len(ids)
+        room = self._limits.room(len(ids))
         request = GenerationRequest.of(
             input_ids=ids,
             sampling=_sampling(parameters.do_sample, asked),
@@ -272,6 +272,8 @@ class Validator:
         new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
         sums = f"Given: {counted} `inputs` tokens and {new} `max_new_tokens`"
         yield length + min(new, RUN) > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+        longest = self._limits.max_new_tokens
+        yield given.max_new_tokens is not None and new > longest, f"`max_new_tokens` must be <= {longest}. Given: {new}"
 
     def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
         largest = self._limits.max_input_tokens
@@ -299,7 +301,7 @@ def effective_limits(settings: Settings, promised: Limits) -> Limits:
     """Return the backend's limits, capped by those that the operator set."""
     total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
     longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
-    return Limits(max_input_tokens=longest, max_total_tokens=total)
+    return Limits(longest, total, promised.max_new_tokens)
 
 
 def check_choices(asked: int) -> int:
