@@ -102,6 +102,7 @@ class Validator:
         self._settings = settings
         self._names = AdapterNames(model.name, capabilities.adapters)
         self._token_span = model.token_span
+        self._encodes_prompts = model.is_encoder_decoder
         self._limits = limits
         self._capabilities = capabilities
         self._tokenizing = tokenizing
@@ -237,6 +238,11 @@ class Validator:
                 "`prompt_logprobs` needs the server's --enable-prefill-logprobs",
             )
             yield Feature.PROMPT_LOGPROBS not in features, "`prompt_logprobs` is not supported by this backend"
+            yield (
+                self._encodes_prompts,
+                "this model's prompts go to its encoder, so their tokens have no log probabilities; leave `prompt_logprobs`, or `echo` "
+                "with `logprobs`, out",
+            )
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"

@@ -38,8 +38,9 @@ class EncoderDecoderModel:
     def layers(self) -> list[LayerShapes]:
         """What each layer of the decoder caches; measured."""
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        mask = torch.zeros(1, 1, 1, 1, dtype=self.model.dtype, device=self.device)  # else its values are looked at: there may be none
         with torch.inference_mode():
-            output = self.model(input_ids=ids, decoder_input_ids=ids, use_cache=True)
+            output = self.model(input_ids=ids, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=True)
         cache: EncoderDecoderCache = getattr(output, self._cache_name)
         both = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
         return [LayerShapes(_shape(own), _shape(cross)) for own, cross in both]

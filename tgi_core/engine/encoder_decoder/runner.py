@@ -73,7 +73,9 @@ class EncoderDecoderRunner:
             Memory("reserve", max(0, free - rows * row_bytes)),
         )
         group, total = CacheGroup(CacheKind.CROSS, prompt, rows), prompt + answer
-        return Capacity((group,), rows, total, max(plan.max_step_tokens or 0, total), rows, memory=memory)
+        # prompts run one by one, so a step of many tokens takes no more memory; and the longest one fits beside all other rows
+        step_tokens = max(plan.max_step_tokens or self._kit.default_step_tokens(), total + rows)
+        return Capacity((group,), rows, total, step_tokens, rows, memory=memory)
 
     def _activation_bytes(self, rows: int, prompt: int) -> int:
         """Of a step: one prompt at a time goes through the encoder, and attention with a bias per pair of positions has three tensors of
