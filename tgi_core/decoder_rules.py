@@ -38,7 +38,11 @@ class DecoderRules:
         single = [words[0] for words in given.get("bad_words_ids") or () if isinstance(words, list) and len(words) == 1]
         never = {*single, *(given.get("suppress_tokens") or ())} - ends
         first = given.get("forced_bos_token_id")
-        for field, id in (("decoder_start_token_id", start), ("forced_bos_token_id", first), *(("bad_words_ids", id) for id in never)):
+        for field, id in (
+            ("decoder_start_token_id", start),
+            ("forced_bos_token_id", first),
+            *(("bad_words_ids", id) for id in never),
+        ):
             if id is not None and (type(id) is not int or id < 0):
                 raise StartupError(f"{file}: {field} is {str(id)[:40]!r}, which is not a token id")
         return cls(start, first, tuple(sorted(never)))

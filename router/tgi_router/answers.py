@@ -210,7 +210,8 @@ class Info(Answer):
         examples=["e985a63cdc139290c5f700ff1929f0b5942cced2"],
     )
     model_pipeline_tag: str | None = Field(
-        description="`text2text-generation` for encoder-decoders, else null; in TGI the pipeline tag from the Hub.", examples=[None]
+        description="`text2text-generation` for encoder-decoders, else null; in TGI the pipeline tag from the Hub.",
+        examples=[None],
     )
     max_concurrent_requests: Count = Field(
         description="Maximum number of concurrent requests; further ones are rejected.", examples=[128]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.engine.tiny_models import SMALL, VOCAB, scatter
+from tests.engine.tiny_models import ANY_ERROR, NEW_TOKENS, SMALL, VOCAB, Outcome, Schedule, open_cpu, scatter, short
+from tgi_core.backend import WarmupPlan
 
 START = 2
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -26,7 +29,9 @@ def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     kind = CONFIG_MAPPING[model_type]
     default = kind()
     fields = {name: value for name, value in SMALL.items() if name != "is_decoder" and _has(default, name)}
-    fields |= {name: 2 for name in ("num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers") if hasattr(default, name)}
+    fields |= {
+        name: 2 for name in ("num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers") if hasattr(default, name)
+    }
     fields |= {"pad_token_id": 0, "bos_token_id": START, "eos_token_id": 1, "decoder_start_token_id": START}
     return kind(**fields | SPECIAL.get(model_type, {}) | overrides)
 
@@ -68,3 +73,27 @@ def expected_tokens(folder: Path, asked: list[tuple[int, ...]], new_tokens: int,
         given = {"attention_mask": torch.ones_like(ids), "do_sample": False, "num_beams": 1, "max_new_tokens": new_tokens}
         made.append(model.generate(ids, **given | options)[0, 1:].tolist())
     return made
+
+
+def compare(model_type: str, folder: Path) -> Outcome:
+    """Make, run and compare one type, with rows that join while others decode; never raises for what a model's code does."""
+    logging.disable(logging.WARNING)
+    try:
+        save_tiny(model_type, folder)
+        asked = prompts(4)
+        expected = expected_tokens(folder, asked, NEW_TOKENS)
+    except ANY_ERROR as error:
+        return Outcome("unsupported", "", f"transformers: {short(error)}")
+    try:
+        run = Schedule(*open_cpu(folder, WarmupPlan(max_rows=4), dtype="float32"))
+        for id, prompt in enumerate(asked, 1):
+            run.step(replace(run.request(id, prompt, len(prompt)), blocks=((5 - id,),)))
+            run.step()
+        while min(map(len, run.tokens.values())) < NEW_TOKENS:
+            run.step()
+    except ANY_ERROR as error:
+        return Outcome("unsupported", "", short(error))
+    wrong = [id for id, tokens in enumerate(expected, 1) if run.tokens[id][:NEW_TOKENS] != tokens]
+    distinct = len({token for tokens in expected for token in tokens})
+    note = f"only {distinct} distinct token{'s' * (distinct > 1)}" if distinct < 4 else ""
+    return Outcome("differs", "batched", f"prompts {wrong}") if wrong else Outcome("exact", "batched", note)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tgi_backend_cpu import plugin
 
 from tests.engine.encoder_decoders import expected_tokens, prompts, save_tiny
 from tests.engine.tiny_models import Schedule, open_cpu, silent
-from tgi_backend_cpu import plugin
 from tgi_core.backend import (
     EMPTY,
     CacheKind,
@@ -201,7 +201,10 @@ def test_a_plan_is_what_a_load_takes(model_type: str, tmp_path: Path) -> None:
     folder, plan = save_tiny(model_type, tmp_path, {"forced_bos_token_id": 9}), WarmupPlan(max_rows=5, max_row_tokens=100)
     loaded, planned = (
         Session(open_(OpenOptions(str(folder), dtype="float32")), "cpu")
-        for open_ in (lambda options: plugin.backend_open(options, silent), lambda options: plugin.backend_plan(options, silent, 1 << 33))
+        for open_ in (
+            lambda options: plugin.backend_open(options, silent),
+            lambda options: plugin.backend_plan(options, silent, 1 << 33),
+        )
     )
     assert Feature.MASKS not in loaded.capabilities().features
     found, expected = planned.warmup(plan, silent), loaded.warmup(plan, silent)

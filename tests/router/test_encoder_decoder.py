@@ -87,7 +87,9 @@ def test_generate(served: Served, folder: Path) -> None:
     assert prompt[-1] == 1 and made == expected_tokens(folder, [prompt], 12)[0][: len(made)]
     assert details["prefill"] == [{"id": START, "text": "<start>", "logprob": None}]
     assert answer.headers["x-prompt-tokens"] == str(len(prompt))
-    assert answer.json()["generated_text"] == "".join(token["text"] for token in details["tokens"] if not token["special"]).strip()
+    assert (
+        answer.json()["generated_text"] == "".join(token["text"] for token in details["tokens"] if not token["special"]).strip()
+    )
 
 
 def test_streams_and_seeds(served: Served) -> None:

@@ -287,7 +287,10 @@ class BatchTracker:
         most = self._capacity.max_row_tokens - group.block_size
         wrong = (
             (blocks != 1, f"it has {blocks} blocks of the encoder's keys and values, and needs 1"),
-            (not 1 <= prompt_len <= group.block_size, f"its prompt must have from 1 to {group.block_size} tokens, not {prompt_len}"),
+            (
+                not 1 <= prompt_len <= group.block_size,
+                f"its prompt must have from 1 to {group.block_size} tokens, not {prompt_len}",
+            ),
             (end - prompt_len >= most, f"position {end - 1} exceeds the {most} tokens that follow a prompt"),
         )
         _refuse_first(id, wrong)

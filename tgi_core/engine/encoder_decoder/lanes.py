@@ -103,9 +103,7 @@ class Lanes:
 
     def _swap(self, one: int, other: int) -> None:
         """Exchange two lanes."""
-        most = Used(
-            max(self._used[one].prompt, self._used[other].prompt), max(self._used[one].answer, self._used[other].answer)
-        )
+        most = Used(max(self._used[one].prompt, self._used[other].prompt), max(self._used[one].answer, self._used[other].answer))
         for tensor, used in self._tensors(most):
             kept = tensor[one, :, :used].clone()
             tensor[one, :, :used] = tensor[other, :, :used]

@@ -38,7 +38,9 @@ class EncoderDecoderModel:
     def layers(self) -> list[LayerShapes]:
         """What each layer of the decoder caches; measured."""
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        mask = torch.zeros(1, 1, 1, 1, dtype=self.model.dtype, device=self.device)  # else its values are looked at: there may be none
+        mask = torch.zeros(
+            1, 1, 1, 1, dtype=self.model.dtype, device=self.device
+        )  # else its values are looked at: there may be none
         with torch.inference_mode():
             output = self.model(input_ids=ids, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=True)
         cache: EncoderDecoderCache = getattr(output, self._cache_name)

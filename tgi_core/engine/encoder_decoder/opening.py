@@ -50,11 +50,15 @@ def check_options(source: ModelSource, options: OpenOptions, kit: DeviceKit) -> 
     if options.adapters:
         raise Unsupported(f"{kind} takes no adapters; leave --lora-adapters out")
     if options.quantize or open_weights(source.directory).format is not None:
-        raise Unsupported(f"{kind} runs with plain weights only; leave --quantize out, or take the checkpoint that is not quantized")
+        raise Unsupported(
+            f"{kind} runs with plain weights only; leave --quantize out, or take the checkpoint that is not quantized"
+        )
     if kit.kv_cache_dtype is not None:
         raise Unsupported(f"{kind} keeps its cache in the model's dtype; leave --kv-cache-dtype out")
     if getattr(source.config, "expert_capacity", None):
-        raise Unsupported(f"{kind} drops tokens that exceed its expert_capacity, so that a row would depend on the rows beside it")
+        raise Unsupported(
+            f"{kind} drops tokens that exceed its expert_capacity, so that a row would depend on the rows beside it"
+        )
 
 
 def decoder_rules(source: ModelSource) -> DecoderRules:

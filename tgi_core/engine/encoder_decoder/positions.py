@@ -38,7 +38,7 @@ class RowPositions:
         return bool(self._biases)
 
     def reserve(self, positions: int, pad: int | None, embed: Callable[[Tensor], object]) -> None:
-        """Make the tables. `embed` calls the decoder with token ids [1, positions]; `pad` is the token that some models give no position."""
+        """Make the tables. `embed` calls the decoder with token ids [1, positions]; some models give the token `pad` no position."""
         if self._embedding is not None:
             self._pad = -1 if pad is None else pad
             self._table = self._recorded(torch.full((1, positions), 0 if self._pad else 1), embed)
@@ -88,7 +88,7 @@ class RowPositions:
         raise ValueError("the decoder does not call its embed_positions")
 
 
-class _Found(Exception):  # noqa: N818  ends a call early, with its result
+class _Found(Exception):
     def __init__(self, value: Tensor) -> None:
         super().__init__()
         self.value = value

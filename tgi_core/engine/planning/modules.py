@@ -66,12 +66,16 @@ def _encoder_decoder(
     check_options(source, options, kit)
     model = build_empty(deepcopy(source.config), source.dtype, open_weights(source.directory).most_elements)
     if model is None:
-        raise Unsupported(f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded")
+        raise Unsupported(
+            f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
+        )
     weights = weight_bytes(model)
     try:
         runner = new_runner(model.to("meta").eval(), source, PlannedKit.of(kit, free_bytes, weights), decoder_rules(source))
     except MODEL_ERRORS as error:
-        raise Unsupported(f"model type {model.config.model_type!r} reads its weights to be planned, so it must be loaded") from error
+        raise Unsupported(
+            f"model type {model.config.model_type!r} reads its weights to be planned, so it must be loaded"
+        ) from error
     runner.shape = replace(runner.shape, weight_bytes=weights)
     runner.kernels = (*runner.kernels, _UNCHECKED)
     runner.reserve = runner.promise  # type: ignore[method-assign]
