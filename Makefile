@@ -74,6 +74,7 @@ bench-front: install
 
 coverage-models: install
 	$(BIN)/python -m scripts.coverage_models --out docs/models.md
+	$(BIN)/python -m scripts.coverage_models --encoder-decoders --out docs/encoder-decoder-models.md
 
 # the same ten model types on the oldest transformers that is supported
 test-transformers4: install

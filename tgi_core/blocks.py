@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import compress
 
 from tgi_core.backend import CacheGroup, CacheKind
+
+UNLIMITED = 1 << 62
+"""A number of tokens that no row has."""
+
+ONE_BLOCK = frozenset({CacheKind.STATE, CacheKind.CROSS})
+"""Kinds of cache of which a row has one block, however long it is."""
 
 Blocks = tuple[tuple[int, ...], ...]
 """One tuple of block ids per cache group."""
@@ -48,9 +53,11 @@ class CacheBlocks:
     def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
         self._groups = groups
         self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
-        self._grows = tuple(group.kind is not CacheKind.STATE for group in groups)
-        self._growing = tuple(compress(self.pools, self._grows)) or self.pools
-        self.stride = min(group.block_size for group in groups)
+        self._once = tuple(group.kind in ONE_BLOCK for group in groups)
+        """Whether a row has one block of a group, however long it is."""
+        growing = [each for each in zip(groups, self.pools, strict=True) if each[0].kind not in ONE_BLOCK]
+        self._growing = tuple(pool for _, pool in growing) or self.pools
+        self.stride = min((group.block_size for group, _ in growing), default=UNLIMITED)
         """Smallest block size: a row needs a new block at most once per this many positions."""
 
     @property
@@ -66,17 +73,24 @@ class CacheBlocks:
     @property
     def max_row_tokens(self) -> int:
         """Length in tokens of the longest row that fits into an empty cache."""
-        sizes = [group.num_blocks * group.block_size for group in self._groups if group.kind is not CacheKind.STATE]
-        return min(sizes) if sizes else 1 << 62
+        return min(
+            (group.num_blocks * group.block_size for group, once in zip(self._groups, self._once, strict=True) if not once),
+            default=UNLIMITED,
+        )
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Length in tokens of the longest prompt, if the model's encoder has a limit of its own."""
+        return min((group.block_size for group in self._groups if group.kind is CacheKind.CROSS), default=UNLIMITED)
 
     def missing(self, tables: tuple[list[int], ...], positions: int) -> tuple[int, ...]:
         """Number of blocks that each group's table still needs to cover `positions` positions."""
-        counts = (1 if group.kind is CacheKind.STATE else -(-positions // group.block_size) for group in self._groups)
+        counts = (1 if once else -(-positions // group.block_size) for group, once in zip(self._groups, self._once, strict=True))
         return tuple(max(0, count - len(table)) for count, table in zip(counts, tables, strict=True))
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
-        """Whether every group has its count of blocks free, and `spare` more where rows grow: a row has one state for life."""
-        return all(count + spare * grows <= pool.free for count, pool, grows in zip(counts, self.pools, self._grows, strict=True))
+        """Whether every group has its count of blocks free, and `spare` more where rows grow."""
+        return all(count + spare * (not once) <= pool.free for count, pool, once in zip(counts, self.pools, self._once, strict=True))
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""

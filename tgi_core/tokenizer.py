@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Fast
 
+from tgi_core.decoder_rules import DecoderRules
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_optional_json
 from tgi_core.model_sizes import named_vocab_size
@@ -36,7 +37,9 @@ class Encoded:
 class Tokenizer:
     """Encodes text to token ids and decodes them. Thread-safe."""
 
-    def __init__(self, fast: Any, directory: Path, eos_ids: frozenset[int], special_ids: frozenset[int]) -> None:
+    def __init__(
+        self, fast: Any, directory: Path, eos_ids: frozenset[int], special_ids: frozenset[int], start_id: int | None = None
+    ) -> None:
         self._fast = fast
         self.directory = directory
         """Model directory, from which other processes load the same tokenizer."""
@@ -44,6 +47,8 @@ class Tokenizer:
         """End-of-sequence ids."""
         self.special_ids = special_ids
         """Ids that `decode` can skip."""
+        self.start_id = start_id
+        """Token that an encoder-decoder's answers begin after, since its prompts go to the encoder; None for other models."""
         self._pieces: dict[int, str | None] = {}
 
     @classmethod
@@ -63,7 +68,9 @@ class Tokenizer:
             _log.warning("%s: ids of %s are beyond the model's vocabulary; treating them as plain text", path, ", ".join(few))
             fast = less(fast, few)
         special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
-        return cls(fast, directory.absolute(), _eos_ids(directory, fast, vocab_size), special)
+        rules = DecoderRules.read(directory)
+        start_id = None if rules is None else rules.start
+        return cls(fast, directory.absolute(), _eos_ids(directory, fast, vocab_size), special, start_id)
 
     @property
     def vocab_size(self) -> int:

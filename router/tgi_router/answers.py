@@ -209,7 +209,10 @@ class Info(Answer):
         description="Commit of the model's repository, if it came from the Hugging Face Hub.",
         examples=["e985a63cdc139290c5f700ff1929f0b5942cced2"],
     )
-    model_pipeline_tag: str | None = Field(description="Always null; in TGI the pipeline tag from the Hub.", examples=[None])
+    model_pipeline_tag: str | None = Field(
+        description="`text2text-generation` for encoder-decoders, else null; in TGI the pipeline tag from the Hub.",
+        examples=[None],
+    )
     max_concurrent_requests: Count = Field(
         description="Maximum number of concurrent requests; further ones are rejected.", examples=[128]
     )

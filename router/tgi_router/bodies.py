@@ -116,7 +116,7 @@ class Parameters(FurtherSampling):
     )
     return_full_text: bool | None = Field(
         default=None,
-        description="Prepend the prompt to the generated text. Default: false; true on `/` and `/invocations`.",
+        description="Prepend the prompt to the generated text. Default: false; true on `/` and `/invocations`, but for encoder-decoders.",
         examples=[False],
     )
     stop: ListOf[str] = Field(

@@ -73,16 +73,16 @@ class NativeRoutes:
         """Generate text, with an optional stream.
 
         With `stream`, behaves like `/generate_stream`; otherwise like `/generate`, with the response wrapped in a list of one. The
-        text begins with the prompt unless `return_full_text` is false.
+        text begins with the prompt unless `return_full_text` is false, or the model is an encoder-decoder.
         """
         return await self.answer(request, await read_body(request, CompatGenerateBody, self._limit))
 
     async def answer(self, request: Request, body: CompatGenerateBody) -> Response:
-        """Generate text for a parsed body."""
+        """Generate text for a parsed body. As in TGI, an encoder-decoder's text does not begin with its prompt by itself."""
         full = body.parameters.return_full_text
-        body = body.model_copy(
-            update={"parameters": body.parameters.model_copy(update={"return_full_text": True if full is None else full})}
-        )
+        if full is None:
+            full = not self._inference.model.is_encoder_decoder
+        body = body.model_copy(update={"parameters": body.parameters.model_copy(update={"return_full_text": full})})
         if body.stream:
             return await self._stream(request, body)
         return await answer_unless_left(request, self._complete(request, body, "[{}]"))

@@ -29,6 +29,11 @@ class ServedModel:
     token_span: int | None = None
     """Maximum number of bytes that one token can represent; None if unknown."""
 
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompts go to an encoder, such as T5's, so that answers do not continue them."""
+        return self.tokenizer.start_id is not None
+
     @classmethod
     def load(cls, directory: Path, name: str, settings: Settings) -> ServedModel:
         """Load from a model directory. Raises StartupError; a missing or broken template only disables chat."""

@@ -98,7 +98,7 @@ def _info(inference: Inference) -> dict[str, object]:
     return {
         "model_id": model.name,
         "model_sha": model.revision,
-        "model_pipeline_tag": None,
+        "model_pipeline_tag": "text2text-generation" if model.is_encoder_decoder else None,
         "max_concurrent_requests": settings.max_concurrent_requests,
         "max_best_of": settings.max_best_of,
         "max_stop_sequences": settings.max_stop_sequences,

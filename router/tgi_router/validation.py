@@ -102,6 +102,7 @@ class Validator:
         self._settings = settings
         self._names = AdapterNames(model.name, capabilities.adapters)
         self._token_span = model.token_span
+        self._encodes_prompts = model.is_encoder_decoder
         self._limits = limits
         self._capabilities = capabilities
         self._tokenizing = tokenizing
@@ -139,7 +140,7 @@ class Validator:
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
         prediction = await self._prediction(extras.prediction)
-        room = self._limits.max_total_tokens - len(ids)
+        room = self._limits.room(len(ids))
         request = GenerationRequest.of(
             input_ids=ids,
             sampling=_sampling(parameters.do_sample, asked),
@@ -237,6 +238,11 @@ class Validator:
                 "`prompt_logprobs` needs the server's --enable-prefill-logprobs",
             )
             yield Feature.PROMPT_LOGPROBS not in features, "`prompt_logprobs` is not supported by this backend"
+            yield (
+                self._encodes_prompts,
+                "this model's prompts go to its encoder, so their tokens have no log probabilities; leave `prompt_logprobs`, or `echo` "
+                "with `logprobs`, out",
+            )
         unranked = Feature.LOGPROBS not in features
         yield bool(extras.logprobs) and unranked, "`logprobs` is not supported by this backend"
         yield ((given.best_of or 1) > 1 or extras.ranked) and unranked, "`best_of` > 1 is not supported by this backend"
@@ -272,6 +278,8 @@ class Validator:
         new = max(total - length, 0) if given.max_new_tokens is None else min(given.max_new_tokens, RUN)
         sums = f"Given: {counted} `inputs` tokens and {new} `max_new_tokens`"
         yield length + min(new, RUN) > total, f"`inputs` tokens + `max_new_tokens` must be <= {total}. {sums}"
+        longest = self._limits.max_new_tokens
+        yield given.max_new_tokens is not None and new > longest, f"`max_new_tokens` must be <= {longest}. Given: {new}"
 
     def _length_rules(self, length: int, given: Parameters) -> Iterator[Rule]:
         largest = self._limits.max_input_tokens
@@ -299,7 +307,7 @@ def effective_limits(settings: Settings, promised: Limits) -> Limits:
     """Return the backend's limits, capped by those that the operator set."""
     total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
     longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
-    return Limits(max_input_tokens=longest, max_total_tokens=total)
+    return Limits(longest, total, promised.max_new_tokens)
 
 
 def check_choices(asked: int) -> int:

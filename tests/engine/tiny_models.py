@@ -35,7 +35,8 @@ PROMPTS = ((11, 45, 7, 300, 28, 91, 5, 211, 64), (99, 17, 250, 33, 8), (21, 400,
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one type: `verdict` is exact, differs or unsupported; `path` is ragged or own cache."""
+    """What came of one type: `verdict` is exact, differs or unsupported; `path` is ragged or own cache, or batched
+    for encoder-decoders."""
 
     verdict: str
     path: str
@@ -364,18 +365,19 @@ def compare(model_type: str, folder: Path) -> Outcome:
         AutoConfig.from_pretrained(folder)
         expected = expected_tokens(folder)
     except ANY_ERROR as error:
-        return Outcome("unsupported", "", f"transformers: {_short(error)}")
+        return Outcome("unsupported", "", f"transformers: {short(error)}")
     try:
         session, capacity = open_cpu(folder, dtype="float32")
         path = "ragged" if Feature.CHUNKED_PREFILL in session.capabilities().features else "own cache"
         made = ragged_schedule(session, capacity)
     except ANY_ERROR as error:
-        return Outcome("unsupported", "", _short(error))
+        return Outcome("unsupported", "", short(error))
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})
     note = f"only {distinct} distinct token{'s' * (distinct > 1)}" if distinct < 4 else ""
     return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, note)
 
 
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
+    """An error in one cell of a table."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:140]}".replace("|", "/")

@@ -48,7 +48,7 @@ class Shard:
     async def opening(self) -> AsyncIterator[Generator]:
         """A scheduler loop on it."""
         if self._grammars:
-            compiler = GrammarCompiler.for_model(DEMO, self._tokenizer.eos_ids)
+            compiler = GrammarCompiler.for_model(self._tokenizer.directory, self._tokenizer.eos_ids)
             assert compiler is not None
             self.masks = GrammarMasks(compiler)
         session = self._session()

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tgi_core.backend import CacheGroup, CacheKind
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Sampling
 from tgi_core.blocks import BlockPool, CacheBlocks
+from tgi_core.scheduler import GenerationRequest
+from tgi_core.scheduler.types import Limits
+from tgi_core.wire.types import Stopping
 
 TOTAL = 12
 
@@ -56,7 +59,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 
-kinds = st.sampled_from([CacheKind.FULL, CacheKind.WINDOW, CacheKind.CROSS])
+kinds = st.sampled_from([CacheKind.FULL, CacheKind.WINDOW])
 groups = st.lists(st.builds(CacheGroup, kinds, st.sampled_from([1, 4, 16]), st.integers(1, 40)), min_size=1, max_size=3).map(
     tuple
 )
@@ -64,8 +67,9 @@ groups = st.lists(st.builds(CacheGroup, kinds, st.sampled_from([1, 4, 16]), st.i
 
 @given(groups, st.integers(0, 200), st.integers(0, 200))
 def test_tables_cover_positions(cache: tuple[CacheGroup, ...], first: int, more: int) -> None:
-    """A row that grows gets, in each group, just the blocks that cover its positions; a state group gives one block for good."""
-    cache = (*cache, CacheGroup(CacheKind.STATE, 1, 3))
+    """A row that grows gets, in each group, just the blocks that cover its positions; groups for states and for an encoder's
+    output give one block for good."""
+    cache = (*cache, CacheGroup(CacheKind.STATE, 1, 3), CacheGroup(CacheKind.CROSS, 16, 3))
     blocks = CacheBlocks(cache)
     tables: tuple[list[int], ...] = tuple([] for _ in cache)
     for positions in (first, first + more):
@@ -74,8 +78,8 @@ def test_tables_cover_positions(cache: tuple[CacheGroup, ...], first: int, more:
             break
         for table, got in zip(tables, blocks.allocate(counts), strict=True):
             table.extend(got)
-        assert [len(table) for table in tables[:-1]] == [-(-positions // group.block_size) for group in cache[:-1]]
-        assert len(tables[-1]) == 1
+        assert [len(table) for table in tables[:-2]] == [-(-positions // group.block_size) for group in cache[:-2]]
+        assert [len(table) for table in tables[-2:]] == [1, 1]
     blocks.release(tables)
     assert blocks.fits(tuple(group.num_blocks for group in cache))
 
@@ -89,3 +93,21 @@ def test_states_need_nothing_spare(cache: tuple[CacheGroup, ...], slots: int, sp
     assert blocks.fits((*first[:-1], slots), spare) == without.fits(first[:-1], spare)
     assert not blocks.fits((*first[:-1], slots + 1), spare)
     assert (blocks.free, blocks.total) == (without.free, without.total)
+
+
+def test_an_encoder_limits_prompts_and_answers_apart() -> None:
+    """With an encoder, a prompt and an answer each have a limit, a row needs one block however long it is, and as many rows run as there
+    are blocks."""
+    cache = (CacheGroup(CacheKind.CROSS, 100, 3),)
+    capacity, blocks = Capacity(cache, 3, 140, 200, 3), CacheBlocks(cache)
+    limits = Limits.of(capacity, blocks.max_row_tokens, blocks.max_prompt_tokens, chunking=False)
+    assert limits == Limits(max_input_tokens=100, max_total_tokens=140, max_new_tokens=40)
+    assert (limits.room(10), limits.room(120)) == (40, 20)
+    with pytest.raises(ValueError, match="an answer of 41 tokens; 40 fit"):
+        limits.check(GenerationRequest.of((5,) * 10, Sampling(), Stopping(41)))
+    assert blocks.missing(([],), 140) == (1,) and blocks.missing(([1],), 140) == (0,)
+    assert blocks.stride >= capacity.max_row_tokens
+    without = (CacheGroup(CacheKind.FULL, 10, 30),)
+    plain = Limits.of(Capacity(without, 3, 140, 200, 3), 300, CacheBlocks(without).max_prompt_tokens, chunking=True)
+    assert plain == Limits(max_input_tokens=139, max_total_tokens=140) and plain.room(10) == 130
+    assert Limits.least([limits, plain]) == limits

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 
 from tgi_core.backend.errors import CapacityExceeded, InvalidRequest, UnknownBatch, UnknownRequest, Unsupported
 from tgi_core.backend.sampling_spec import needed_fields
-from tgi_core.backend.types import EMPTY, Capabilities, Capacity, Feature, Grant, Handle, Mixing, Request, Step
+from tgi_core.backend.types import (
+    EMPTY,
+    CacheGroup,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Feature,
+    Grant,
+    Handle,
+    Mixing,
+    Request,
+    Step,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -263,8 +275,25 @@ class BatchTracker:
                 raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
             if more and (len(set(more)) < len(more) or not set(more).isdisjoint(table)):
                 raise InvalidRequest(f"request {id}: a block appears twice in its table", request_ids=(id,))
-            if (len(table) + len(more)) * group.block_size < end:
+            self._check_cover(row, group, len(table) + len(more), end)
+
+    def _check_cover(self, row: RowState, group: CacheGroup, blocks: int, end: int) -> None:
+        """Validate the number of blocks of a row that will have `end` positions."""
+        id, prompt_len = row.request.id, row.request.prompt_len
+        if group.kind is not CacheKind.CROSS:
+            if blocks * group.block_size < end:
                 raise InvalidRequest(f"request {id}: its blocks do not cover position {end - 1}", request_ids=(id,))
+            return
+        most = self._capacity.max_row_tokens - group.block_size
+        wrong = (
+            (blocks != 1, f"it has {blocks} blocks of the encoder's keys and values, and needs 1"),
+            (
+                not 1 <= prompt_len <= group.block_size,
+                f"its prompt must have from 1 to {group.block_size} tokens, not {prompt_len}",
+            ),
+            (end - prompt_len >= most, f"position {end - 1} exceeds the {most} tokens that follow a prompt"),
+        )
+        _refuse_first(id, wrong)
 
     def _check_drafts(self, plan: _Plan) -> None:
         row, drafts, id = plan.row, plan.drafts, plan.row.request.id

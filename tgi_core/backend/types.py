@@ -83,7 +83,11 @@ class Determinism(Enum):
 
 
 class CacheKind(Enum):
-    """Kinds of cache that a model's layers use."""
+    """Kinds of cache that a model's layers use.
+
+    CROSS belongs to encoder-decoders. A prompt is the encoder's input, so the group's `block_size` is the longest prompt, and a row has one
+    block for its whole life: for what its decoder keeps, too, which makes at most `max_row_tokens - block_size` tokens.
+    """
 
     FULL = "full"
     WINDOW = "window"

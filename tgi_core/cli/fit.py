@@ -11,6 +11,7 @@ from tgi_core.backend import API_VERSION, BackendError, CacheKind, Capabilities,
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import Plugin
 from tgi_core.backend.session import Session
+from tgi_core.blocks import ONE_BLOCK
 from tgi_core.cli.memory_plan import lines, mebibytes
 from tgi_core.cli.open_options import open_options
 from tgi_core.cli.shard_openers import choose_backend, warmup_plan
@@ -65,9 +66,11 @@ class Planned:
             lengths.append(length)
             length *= 4
         group = self.capacity.groups[0]
-        return [
-            (each, min(self.capacity.max_rows, group.num_blocks // -(-each // group.block_size))) for each in (*lengths, most)
-        ]
+
+        def blocks(tokens: int) -> int:
+            return 1 if group.kind in ONE_BLOCK else -(-tokens // group.block_size)
+
+        return [(each, min(self.capacity.max_rows, group.num_blocks // blocks(each))) for each in (*lengths, most)]
 
 
 @dataclass(frozen=True, slots=True)

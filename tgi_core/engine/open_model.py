@@ -69,14 +69,18 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
     # transformers takes seconds to import: import it only for models that need it.
     from tgi_core.engine.collectives import open_collectives
+    from tgi_core.engine.encoder_decoder.opening import open_encoder_decoder
+    from tgi_core.engine.models.build import is_encoder_decoder
     from tgi_core.engine.parallel.loading import check_partition, load_partition
     from tgi_core.engine.rank_session import RankSession
     from tgi_core.engine.runner_selection import select_runner
 
-    group, kernels = options.group, (*kit.choices(), step)
+    group, kernels, source = options.group, (*kit.choices(), step), model_source(options, kit, encoders=True)
+    if is_encoder_decoder(source.config):
+        return open_encoder_decoder(source, options, kit, progress, kernels)
     if options.adapters and group.world != 1:
         raise Unsupported(f"--lora-adapters: adapters cannot be split over {group.world} ranks; leave one of the two out")
-    source, adapters = model_source(options, kit), tuple(map(open_adapter, options.adapters))
+    adapters = tuple(map(open_adapter, options.adapters))
     if group.world == 1:
         runner, shape = select_runner(source, kit, progress, adapters)
         return _session(runner, shape, kit, options, kernels, progress)
@@ -89,11 +93,11 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     return RankSession(runner, shape, options.masks, collectives, kernels)
 
 
-def model_source(options: OpenOptions, kit: DeviceKit) -> ModelSource:
-    """The model as transformers' modules. Raises InvalidModel, Unsupported."""
+def model_source(options: OpenOptions, kit: DeviceKit, encoders: bool = False) -> ModelSource:
+    """The model as transformers' modules; with `encoders`, also an encoder-decoder. Raises InvalidModel, Unsupported."""
     from tgi_core.engine.models.build import ModelSource, read_config, stored_dtype
 
-    config = read_config(Path(options.model))
+    config = read_config(Path(options.model), encoders)
     dtype = kit.choose_dtype(options.dtype, stored_dtype(config))
     return ModelSource(Path(options.model), config, dtype, device=kit.device, quantize=options.quantize)
 

@@ -154,7 +154,20 @@ def vocabulary_of(tokenizer_json: str, eos_ids: frozenset[int]) -> LLTokenizer:
     """
     if not eos_ids:
         raise ValueError("the model has no end-of-sequence token, so answers could not end")
-    return LLTokenizer(tokenizer_json, eos_token=sorted(eos_ids))
+    return LLTokenizer(_with_known_decoder(tokenizer_json), eos_token=sorted(eos_ids))
+
+
+def _with_known_decoder(tokenizer_json: str) -> str:
+    """Replace the decoder of SentencePiece unigrams such as T5's by one with the same pieces, which llguidance knows from Llama."""
+    if '"Metaspace"' not in tokenizer_json:
+        return tokenizer_json
+    parts = json.loads(tokenizer_json)
+    decoder = parts.get("decoder")
+    if not isinstance(decoder, dict) or decoder.get("type") != "Metaspace":
+        return tokenizer_json
+    space = {"type": "Replace", "pattern": {"String": decoder.get("replacement", "\u2581")}, "content": " "}
+    parts["decoder"] = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return json.dumps(parts)
 
 
 def bytes_vocabulary() -> LLTokenizer:

@@ -64,8 +64,7 @@ class ReplicaPool:
     @property
     def limits(self) -> Limits:
         """Limits of a request, which every replica can serve."""
-        limits = [each.loop.limits for each in self.replicas]
-        return Limits(min(each.max_input_tokens for each in limits), min(each.max_total_tokens for each in limits))
+        return Limits.least(each.loop.limits for each in self.replicas)
 
     @property
     def sound(self) -> bool:

@@ -29,6 +29,11 @@ class RowMemory:
         return self.pools.max_row_tokens
 
     @property
+    def longest_prompt(self) -> int:
+        """Maximum number of tokens of a prompt, if it has a limit of its own."""
+        return self.pools.max_prompt_tokens
+
+    @property
     def total(self) -> int:
         """Number of blocks of the smallest group."""
         return self.pools.total

@@ -81,9 +81,7 @@ class Scheduler:
     @property
     def limits(self) -> Limits:
         """Maximum length of a prompt, and of a prompt plus generated tokens, for one request."""
-        total = min(self._capacity.max_row_tokens, self.memory.longest)
-        prompt = total - 1 if self._policy.chunking else min(total - 1, self._capacity.max_step_tokens)
-        return Limits(max_input_tokens=prompt, max_total_tokens=total)
+        return Limits.of(self._capacity, self.memory.longest, self.memory.longest_prompt, self._policy.chunking)
 
     @property
     def snapshot(self) -> Snapshot:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tgi_core.backend import OutputOptions, Request, RowFaultKind, Sampling
+from tgi_core.backend import Capacity, OutputOptions, Request, RowFaultKind, Sampling
+from tgi_core.blocks import UNLIMITED
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.wire.types import ShardRequest, Stopping
 
@@ -105,16 +107,42 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a request, in tokens, for the capacity of the backend."""
+    """Limits of a request, in tokens, for the capacity of the backend: of its prompt, of prompt and answer together, and of its answer,
+    which has a limit of its own if the model has an encoder."""
 
     max_input_tokens: int
     max_total_tokens: int
+    max_new_tokens: int = UNLIMITED
+
+    @classmethod
+    def of(cls, capacity: Capacity, longest: int, longest_prompt: int, chunking: bool) -> Limits:
+        """The limits of a capacity, given the longest row and the longest prompt that its cache holds, and whether prompts run in
+        chunks."""
+        total = min(capacity.max_row_tokens, longest)
+        prompt = min(total - 1, longest_prompt, UNLIMITED if chunking else capacity.max_step_tokens)
+        return cls(prompt, total, UNLIMITED if longest_prompt == UNLIMITED else total - longest_prompt)
+
+    @classmethod
+    def least(cls, limits: Iterable[Limits]) -> Limits:
+        """What all of them allow."""
+        each = list(limits)
+        return cls(
+            min(one.max_input_tokens for one in each),
+            min(one.max_total_tokens for one in each),
+            min(one.max_new_tokens for one in each),
+        )
+
+    def room(self, prompt: int) -> int:
+        """Maximum number of tokens of the answer to a prompt of that many tokens; 0 or less if the prompt is too long."""
+        return min(self.max_total_tokens - prompt, self.max_new_tokens)
 
     def check(self, request: GenerationRequest) -> None:
         """Check that a request can ever fit. Raises ValueError."""
         prompt, answer = len(request.input_ids), request.stopping.max_new_tokens
         if not 1 <= prompt <= self.max_input_tokens:
             raise ValueError(f"a prompt of {prompt} tokens; from 1 to {self.max_input_tokens} fit")
+        if answer > self.max_new_tokens:
+            raise ValueError(f"an answer of {answer} tokens; {self.max_new_tokens} fit")
         if answer < 1 or prompt + answer > self.max_total_tokens:
             raise ValueError(f"{prompt + answer} tokens of prompt and answer; {self.max_total_tokens} fit")
 

@@ -17,7 +17,10 @@ class Transcript:
 
     def __init__(self, tokenizer: Tokenizer, item: ShardRequest) -> None:
         self._tokenizer = tokenizer
-        self._prompt = prompt = item.request.tokens[: item.request.prompt_len]
+        request = item.request
+        # an encoder-decoder's answer does not continue its prompt
+        prompt = request.tokens[: request.prompt_len] if tokenizer.start_id is None else (tokenizer.start_id,)
+        self._prompt = prompt
         self._context = prompt[-1:]
         self._detokenizer = Detokenizer(tokenizer, prompt)
         # the end of a grammar is final, even with ignore_eos
@@ -26,7 +29,7 @@ class Transcript:
         self._stop_ids = frozenset(stopping.stop_ids)
         self._generated: list[int] = []
         self._prompt_logprobs: list[float | None] = []
-        for token in item.request.tokens[len(prompt) :]:
+        for token in request.tokens[request.prompt_len :]:
             self._stopping.push(token, self._detokenizer.push(token))
             self._generated.append(token)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model
@@ -25,8 +25,9 @@ UNLIMITED_POSITIONS = 32768
 """Positions to promise for models whose config names no limit, such as state-space models."""
 
 
-def read_config(directory: Path) -> PretrainedConfig:
-    """The model's config, of a type that transformers knows as a causal language model. Raises InvalidModel."""
+def read_config(directory: Path, encoders: bool = False) -> PretrainedConfig:
+    """The model's config, of a type that transformers knows as a causal language model or, with `encoders`, as an encoder-decoder. Raises
+    InvalidModel."""
     file = directory / "config.json"
     try:
         raw = read_json(file)
@@ -40,10 +41,17 @@ def read_config(directory: Path) -> PretrainedConfig:
     except CONFIG_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if is_encoder_decoder(config) and not encoders:
+        raise InvalidModel(f"{file}: model type {config.model_type!r} is an encoder-decoder, which this cannot run")
+    if not is_encoder_decoder(config) and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise InvalidModel(f"{file}: model type {config.model_type!r} is not a causal language model")
     config.__dict__.pop("quantization_config", None)  # this engine reads the weights; transformers builds a plain model
     return config
+
+
+def is_encoder_decoder(config: PretrainedConfig) -> bool:
+    """Whether a config describes a text model with an encoder and a decoder, such as T5 or BART."""
+    return bool(config.is_encoder_decoder) and type(config) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
@@ -71,12 +71,17 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
     return model.eval().requires_grad_(False)
 
 
+def auto_class(config: PretrainedConfig) -> Any:
+    """transformers' class of models that generate text from a config of this kind."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreTrainedModel | None:
     """The model without weights, with at most `most` elements; None if its constructor computes with them. Raises InvalidModel for an
     impossible config."""
     try:
         with parameters_on_meta(most):
-            return AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype)
+            return auto_class(config).from_config(deepcopy(config), dtype=dtype)
     except (RuntimeError, NotImplementedError):
         return None
     except CONFIG_ERRORS as error:
@@ -217,7 +222,7 @@ def load_through_transformers(config: PretrainedConfig, stored: StoredWeights, d
             f"{checkpoint.file}: quantized weights of model type {config.model_type!r} cannot be loaded: {_CONVERTED}"
         )
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = auto_class(config).from_pretrained(
             checkpoint.directory,
             config=config,
             dtype=dtype,

@@ -12,10 +12,11 @@ from tgi_core.backend import Kernel, OpenOptions, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.comparison import MODEL_ERRORS
 from tgi_core.engine.device import DeviceKit, attention_refusal
+from tgi_core.engine.encoder_decoder.opening import check_options, decoder_rules, new_runner
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
-from tgi_core.engine.models.build import shape_of
+from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
 from tgi_core.engine.models.linear_layers import linear_sizes
 from tgi_core.engine.models.loading import build_empty, is_rounded, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
@@ -35,7 +36,9 @@ _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agre
 
 def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -> tuple[Runner, ModelShape]:
     """The runner that `select_runner` would try first and keep if the model passes its self-check. Raises InvalidModel, Unsupported."""
-    source = model_source(options, kit)
+    source = model_source(options, kit, encoders=True)
+    if is_encoder_decoder(source.config):
+        return _encoder_decoder(source, options, kit, free_bytes)
     stored = open_weights(source.directory, source.quantize)
     model = build_empty(deepcopy(source.config), source.dtype, stored.most_elements)
     if model is None:
@@ -57,6 +60,28 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
             f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         ) from error
+
+
+def _encoder_decoder(
+    source: ModelSource, options: OpenOptions, kit: DeviceKit, free_bytes: int | None
+) -> tuple[Runner, ModelShape]:
+    check_options(source, options, kit)
+    model = build_empty(deepcopy(source.config), source.dtype, open_weights(source.directory).most_elements)
+    if model is None:
+        raise Unsupported(
+            f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
+        )
+    weights = weight_bytes(model)
+    try:
+        runner = new_runner(model.to("meta").eval(), source, PlannedKit.of(kit, free_bytes, weights), decoder_rules(source))
+    except MODEL_ERRORS as error:
+        raise Unsupported(
+            f"model type {model.config.model_type!r} reads its weights to be planned, so it must be loaded"
+        ) from error
+    runner.shape = replace(runner.shape, weight_bytes=weights)
+    runner.kernels = (*runner.kernels, _UNCHECKED)
+    runner.reserve = runner.promise  # type: ignore[method-assign]
+    return runner, runner.shape
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

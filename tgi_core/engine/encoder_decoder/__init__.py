@@ -1,0 +1,1 @@
+"""Encoder-decoders: the prompt goes through the encoder once, and the decoder's rows run together."""
