@@ -246,19 +246,20 @@ class Policy:
         """Give drafts to rows that decode, while there is room in the step and in their memory."""
         if self._drafter is None:
             return
-        grown = {item.sequence.key: item for item in plan.grown}
         decoding, room = [*plan.decoding, *(item.sequence for item in plan.grown)], self.max_step_tokens - plan.tokens
+        if not self._drafter.start_step(len(decoding)):
+            return
+        grown = {item.sequence.key: item for item in plan.grown}
         moved, drafting = set[int](), list[ScheduledRow]()
         for sequence in decoding:
-            alone = grown.get(sequence.key)
             if sequence.unread:
                 if self._drafter.worth_waiting(sequence):
-                    self._let_wait(sequence, alone, plan)
+                    self._let_wait(sequence, grown.get(sequence.key), plan)
                     moved.add(sequence.key)
                 continue
-            drafts = self._drafter.drafts(sequence, len(decoding))[: max(0, room)]
+            drafts = self._drafter.drafts(sequence)[: max(0, room)]
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
-                drafting.append(self._with_drafts(sequence, alone, drafts))
+                drafting.append(self._with_drafts(sequence, grown.get(sequence.key), drafts))
                 moved.add(sequence.key)
                 room -= len(drafts)
         if moved:

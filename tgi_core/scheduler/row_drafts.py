@@ -1,9 +1,9 @@
-"""Drafters: the sources of one row's drafts and their recent acceptance."""
+"""The sources of one row's drafts, and what to expect of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -60,21 +60,69 @@ class ReportedTokens:
         return self._reported[place : place + count]
 
 
-_FIRST_ACCEPTANCE = {
-    DraftSource.GRAMMAR: 0.9,
-    DraftSource.PREDICTION: 0.8,
-    DraftSource.MODEL: 0.6,
-    DraftSource.NGRAM: 0.5,
-    DraftSource.SUFFIX: 0.5,
-}
+FIRST_PAUSE, LONGEST_PAUSE = 4, 256
+"""Tokens that a row generates between drafts that are not expected to pay."""
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What to expect of a source's drafts."""
+
+    acceptance: float
+    """Moving average of the share that was accepted."""
+    again: int = 0
+    """Number of a row's tokens from which on it may get drafts again."""
+    pause: int = FIRST_PAUSE
+    """Tokens to wait if the next drafts fail, too."""
+
+    def note(self, share: float, weight: float) -> None:
+        """Record the share of drafts that was accepted."""
+        self.acceptance += weight * (share - self.acceptance)
+
+    def fall_back(self, size: int) -> None:
+        """Wait after drafts that failed, longer each time; the row has `size` tokens."""
+        self.again, self.pause = size + self.pause, min(LONGEST_PAUSE, 2 * self.pause)
+
+    def go_on(self) -> None:
+        """Note that drafts were accepted."""
+        self.again, self.pause = 0, max(FIRST_PAUSE, self.pause // 4)
+
+
+@dataclass(slots=True)
+class Guesses:
+    """A source of a row's drafts. Long matches are right far more often than short ones, so each has its own outlook."""
+
+    source: DraftSource
+    proposer: Proposer
+    short: Outlook
+    long: Outlook
+
+    def outlook(self, match: Match) -> Outlook:
+        """Return that of a match."""
+        return self.long if match.length >= PROPOSED else self.short
+
+    @property
+    def again(self) -> int:
+        """Number of the row's tokens from which on it may get drafts from here again."""
+        return min(self.short.again, self.long.again)
 
 
 @dataclass(slots=True)
 class RowDrafts:
-    """The proposers of a row, the preferred ones first, and the share of their drafts that was accepted lately."""
+    """The sources of a row's drafts, the preferred ones first."""
 
-    proposers: dict[DraftSource, Proposer]
-    source: DraftSource = DraftSource.NGRAM
-    """Source of the drafts in a launched step."""
-    acceptance: dict[DraftSource, float] = field(default_factory=_FIRST_ACCEPTANCE.copy)
-    """Moving averages."""
+    sources: tuple[Guesses, ...]
+    chosen: Guesses | None = None
+    """Where the drafts of a launched step come from."""
+    outlook: Outlook | None = None
+    """What was expected of them."""
+    probe: bool = False
+    """Whether they were not expected to pay."""
+    waited: bool = False
+    """Whether the row sits out a step for a probe."""
+    again: int = 0
+    """Number of tokens up to which no source is asked."""
+
+    def proposer(self, source: DraftSource) -> Proposer | None:
+        """Return the proposer of a source; None if the row has none."""
+        return next((each.proposer for each in self.sources if each.source is source), None)

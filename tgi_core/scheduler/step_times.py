@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 _WEIGHT = 0.05
 """Weight of the latest step in the moving average of tokens per second."""
@@ -53,6 +54,22 @@ class Throughput:
         return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
 
 
+@dataclass(slots=True)
+class _Added:
+    """What drafts added to steps of about as many rows: sums in which earlier steps count for less. Steps with more drafts tell more, and
+    disturbances of many steps cancel out."""
+
+    seconds: float = 0.0
+    drafts: float = 0.0
+
+    def note(self, seconds: float, drafts: int, alone: float) -> None:
+        """Add a step that took so many seconds more than one `alone`."""
+        usual = self.seconds / self.drafts * drafts if self.drafts else 0.0
+        most = _FAR_OFF * max(alone, usual)
+        self.seconds = (1 - _STEP_WEIGHT) * self.seconds + min(seconds, most)
+        self.drafts = (1 - _STEP_WEIGHT) * self.drafts + drafts
+
+
 class StepTimes:
     """What a step costs: a time that depends on the number of decoding rows, one for each of their drafts, and one for each prompt token.
     All are moving averages over the steps that were read."""
@@ -62,8 +79,8 @@ class StepTimes:
         self._last_read = float("-inf")
         self._alone_s: dict[int, float] = {}
         """By the bit length of the number of rows: steps with similar numbers of rows take similar times."""
-        self._draft_s: dict[int, float] = {}
-        """What a draft adds, by the bit length of the number of rows."""
+        self._added: dict[int, _Added] = {}
+        """What drafts added, by the bit length of the number of rows."""
         self._token_s = 0.0
 
     def launched(self, rows: int, prompt_tokens: int, now: float, drafts: int = 0) -> None:
@@ -79,17 +96,16 @@ class StepTimes:
         launched, rows, prompt_tokens, drafts = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
-            each = max(0.0, seconds - self._alone(rows) - drafts * self._draft_s.get(rows.bit_length(), 0.0)) / prompt_tokens
+            each = max(0.0, seconds - self._alone(rows) - drafts * self.draft_s(rows)) / prompt_tokens
             self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
         elif drafts:
             if alone := self.decoding_s(rows):
-                each = max(0.0, seconds - alone) / drafts
-                self._draft_s[rows.bit_length()] = _averaged(self._draft_s.get(rows.bit_length(), 0.0), each, _STEP_WEIGHT)
+                self._added.setdefault(rows.bit_length(), _Added()).note(seconds - alone, drafts, alone)
         else:
             size = rows.bit_length()
             self._alone_s[size] = _averaged(self._alone_s.get(size, 0.0), seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
-            if size in self._draft_s:
-                self._draft_s[size] *= _HOPE
+            if size in self._added:
+                self._added[size].seconds *= _HOPE
 
     def forget(self) -> None:
         """Discard the launched steps, which will not be read."""
@@ -114,7 +130,19 @@ class StepTimes:
 
     def draft_s(self, rows: int) -> float:
         """Return the seconds that a draft adds to such a step; 0 if none was measured."""
-        return self._draft_s.get(rows.bit_length(), 0.0)
+        added = self._added.get(rows.bit_length())
+        return max(0.0, added.seconds) / added.drafts if added is not None and added.drafts else 0.0
+
+    def draft_share(self, rows: int) -> float | None:
+        """Return the share of a step of `rows` rows that a draft adds; None if neither was measured for about as many."""
+        added, alone = self._added.get(rows.bit_length()), self.decoding_s(rows)
+        if added is None:
+            return None
+        return self.draft_s(rows) / alone if alone else 0.0
+
+    def measured(self, rows: int) -> bool:
+        """Return whether a step that only decodes about as many rows was measured."""
+        return rows.bit_length() in self._alone_s
 
     def _alone(self, rows: int) -> float:
         """Return the seconds of a step that only decodes `rows` rows, from the nearest measured number of rows; 0 if there is
