@@ -18,6 +18,7 @@ from tgi_core.scheduler.row_drafts import (
     Guesses,
     Outlook,
     Proposer,
+    Record,
     ReportedTokens,
     RowDrafts,
 )
@@ -33,13 +34,11 @@ _FIRST_ACCEPTANCE = {
     DraftSource.NGRAM: 0.5,
     DraftSource.SUFFIX: 0.5,
 }
-_WEIGHT = 0.25
+_WEIGHT = 0.2
 """Weight of a step's drafts in the moving average of a row's acceptance."""
 _PROBE_WEIGHT = 0.5
 """The same of a probe, of which there are few."""
-_COMMON_WEIGHT = 0.05
-"""The same in the average of all rows, with which new rows begin."""
-_LEAST_CHANCE = 0.2
+_LEAST_CHANCE = 0.1
 """Chance of acceptance below which a draft is not run, even if it seems to cost nothing."""
 _HOPEFUL = 0.5
 """Acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
@@ -47,6 +46,8 @@ _PROBING = 0.01
 """Share of the time that probes may take if all of them fail."""
 _MOST_CREDIT = 0.5
 """Time that probes may take at once, in steps."""
+_MARGIN = 1.25
+"""Factor on what a draft costs: rows that advance unevenly end at different times, so drafts that just pay for themselves do not."""
 _UNKNOWN_SHARE = 0.1
 """What a draft is thought to add to a step before that is measured, as a share of what each row takes."""
 _UNMEASURED = range(16, 20)
@@ -74,10 +75,12 @@ class Drafter:
         self._times, self._speculator = times, speculator
         self._earlier = EarlierAnswers() if earlier_answers else None
         self._observe = observe
-        self._common = {source: (Outlook(first), Outlook(first)) for source, first in _FIRST_ACCEPTANCE.items()}
-        """Of all rows: with short matches, and with long ones."""
+        self._records = {source: (Record(first), Record(first)) for source, first in _FIRST_ACCEPTANCE.items()}
+        """With short matches, and with long ones."""
         self._rows, self._share, self._least = 1, 0.0, 1.0
         """Of this step: what a draft adds to it, and the acceptance from which one pays."""
+        self._room, self._unknown = most, True
+        """The most drafts of a row; those of all rows while what they add is unknown."""
         self._credit = _MOST_CREDIT
         """Time for probes, in steps."""
         self._since_plain: dict[int, int] = {}
@@ -105,7 +108,8 @@ class Drafter:
         self._rows, self._credit = rows, min(_MOST_CREDIT, self._credit + _PROBING)
         share = self._times.draft_share(rows)
         self._share = _UNKNOWN_SHARE / rows if share is None else share
-        self._least = max(_LEAST_CHANCE, rows * self._share)
+        self._room, self._unknown = self.most, share is None
+        self._least = max(_LEAST_CHANCE, _MARGIN * rows * self._share)
         size = rows.bit_length()
         since = self._since_plain[size] = self._since_plain.get(size, -1) + 1
         if since >= _STALE:
@@ -117,7 +121,7 @@ class Drafter:
         row, size = sequence.speculation, len(sequence.tokens)
         if row is None or size < row.again:
             return ()
-        left, may_probe = min(self.most, sequence.end - size - 1), self._may_probe() or row.waited
+        left, may_probe = min(self._room, sequence.end - size - 1), self._may_probe() or row.waited
         best, length, row.waited, row.again = NO_MATCH, 0, False, 0
         least = 0.0 if may_probe else self._least
         for guesses in row.sources if left > 0 else ():
@@ -127,14 +131,15 @@ class Drafter:
             match = guesses.proposer.find()
             if match.length > best.length:
                 outlook = guesses.outlook(match)
-                if size >= outlook.again and outlook.acceptance >= least:
-                    best, length, row.chosen, row.outlook = match, self._length(outlook.acceptance), guesses, outlook
+                if size >= outlook.again and (expected := outlook.expected) >= least:
+                    best, length, row.chosen, row.outlook = match, self._length(expected), guesses, outlook
         if not best.length or row.chosen is None:
             row.again = min(each.again for each in row.sources)
             return ()
         row.probe = not length
         found = row.chosen.proposer.drafts(best.place, min(left, length or 1))
         self._credit -= self._share * len(found) * row.probe
+        self._room -= len(found) * self._unknown
         return found
 
     def worth_waiting(self, sequence: Sequence) -> bool:
@@ -145,7 +150,7 @@ class Drafter:
         for guesses in row.sources:
             if (match := guesses.proposer.find()).length:
                 outlook = guesses.outlook(match)
-                hopeful = outlook.acceptance >= _HOPEFUL
+                hopeful = outlook.expected >= _HOPEFUL
                 row.waited = not hopeful and size >= outlook.again and self._may_probe()
                 self._credit -= row.waited / self._rows
                 return (hopeful or row.waited) and len(guesses.proposer.drafts(match.place, 2)) == 2
@@ -171,7 +176,9 @@ class Drafter:
         share = accepted / (accepted + (accepted < len(drafts)))
         if row.chosen is None or row.outlook is None:
             return
-        self._learn(row.chosen, row.outlook, row.probe, share, len(sequence.tokens))
+        row.outlook.note(share, _PROBE_WEIGHT if row.probe else _WEIGHT)
+        if not share and (row.probe or not self._length(row.outlook.acceptance)):
+            row.outlook.fall_back(len(sequence.tokens))
         source = row.chosen.source
         if source is DraftSource.PREDICTION and sequence.prediction is not None:
             sequence.prediction.accepted += accepted
@@ -186,21 +193,12 @@ class Drafter:
             self._earlier.add(request.scheduling.salt, sequence.tokens[len(request.input_ids) :])
 
     def _guesses(self, source: DraftSource, proposer: Proposer) -> Guesses:
-        short, long = self._common[source]
-        return Guesses(source, proposer, Outlook(short.acceptance), Outlook(long.acceptance))
+        short, long = self._records[source]
+        return Guesses(source, proposer, Outlook(short.acceptance, short), Outlook(long.acceptance, long))
 
     def _may_probe(self) -> bool:
         """Return whether there is time for a probe, and drafts would pay if all were accepted."""
         return self._credit >= 0 and self._least < 1
-
-    def _learn(self, guesses: Guesses, outlook: Outlook, probe: bool, share: float, size: int) -> None:
-        """Note what share of a row's drafts was accepted; it has `size` tokens now."""
-        outlook.note(share, _PROBE_WEIGHT if probe else _WEIGHT)
-        self._common[guesses.source][outlook is guesses.long].note(share, _COMMON_WEIGHT)
-        if share:
-            outlook.go_on()
-        elif probe or not self._length(outlook.acceptance):
-            outlook.fall_back(size)
 
     def _length(self, acceptance: float) -> int:
         """Return the number of drafts of one of the rows with which the step yields most tokens per second."""
@@ -213,7 +211,7 @@ class Drafter:
             if chance < _LEAST_CHANCE:
                 break
             gain += chance
-            rate = (1 + gain / self._rows) / (1 + length * self._share)
+            rate = (1 + gain / self._rows) / (1 + _MARGIN * length * self._share)
             if rate > most:
                 best, most = length, rate
         return best

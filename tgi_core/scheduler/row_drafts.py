@@ -64,28 +64,54 @@ FIRST_PAUSE, LONGEST_PAUSE = 4, 256
 """Tokens that a row generates between drafts that are not expected to pay."""
 
 
+_PRIOR = 4
+"""Number of observations that the first guess at what rows accept counts for."""
+_LEAST_WEIGHT = 0.05
+"""Weight of a row's drafts in the moving average of all rows once there were many."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What rows accept of a source's drafts, on average: what new rows are expected to."""
+
+    acceptance: float
+    seen: int = 0
+
+    def note(self, share: float) -> None:
+        """Record the share of a row's drafts that was accepted."""
+        self.seen += 1
+        self.acceptance += max(_LEAST_WEIGHT, 1 / (_PRIOR + self.seen)) * (share - self.acceptance)
+
+
 @dataclass(slots=True)
 class Outlook:
-    """What to expect of a source's drafts."""
+    """What to expect of a source's drafts for a row."""
 
     acceptance: float
     """Moving average of the share that was accepted."""
+    common: Record
+    proven: bool = False
+    """Whether some were accepted lately. Else no more is expected than what other rows accept."""
     again: int = 0
-    """Number of a row's tokens from which on it may get drafts again."""
+    """Number of the row's tokens from which on it may get drafts again."""
     pause: int = FIRST_PAUSE
     """Tokens to wait if the next drafts fail, too."""
 
+    @property
+    def expected(self) -> float:
+        """The chance that a draft is accepted."""
+        return self.acceptance if self.proven else min(self.acceptance, self.common.acceptance)
+
     def note(self, share: float, weight: float) -> None:
-        """Record the share of drafts that was accepted."""
+        """Record the share of drafts that was accepted, with its weight in the average."""
         self.acceptance += weight * (share - self.acceptance)
+        self.common.note(share)
+        if share:
+            self.again, self.pause, self.proven = 0, max(FIRST_PAUSE, self.pause // 4), True
 
     def fall_back(self, size: int) -> None:
         """Wait after drafts that failed, longer each time; the row has `size` tokens."""
-        self.again, self.pause = size + self.pause, min(LONGEST_PAUSE, 2 * self.pause)
-
-    def go_on(self) -> None:
-        """Note that drafts were accepted."""
-        self.again, self.pause = 0, max(FIRST_PAUSE, self.pause // 4)
+        self.again, self.pause, self.proven = size + self.pause, min(LONGEST_PAUSE, 2 * self.pause), False
 
 
 @dataclass(slots=True)
