@@ -64,7 +64,9 @@ def test_wrong_drafts_cost_little(demo_tokenizer: Tokenizer, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("rate", "gain"), [(0.3, 1.0), (0.6, 1.25), (0.9, 2.0)])
-def test_drafts_that_are_often_right_pay(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, rate: float, gain: float) -> None:
+def test_drafts_that_are_often_right_pay(
+    demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, rate: float, gain: float
+) -> None:
     """The more often, the more."""
     plain, drafting = (speed(demo_tokenizer, monkeypatch, 1, draft, rate=rate) for draft in (0, 4))
     assert drafting / plain >= gain

@@ -7,7 +7,7 @@ Drafts that are not expected to pay only run as probes: one for a row whose turn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
 from tgi_core.scheduler.prediction import Prediction
@@ -77,8 +77,9 @@ class Drafter:
         self._observe = observe
         self._records = {source: (Record(first), Record(first)) for source, first in _FIRST_ACCEPTANCE.items()}
         """With short matches, and with long ones."""
-        self._rows, self._share, self._least = 1, 0.0, 1.0
-        """Of this step: what a draft adds to it, and the acceptance from which one pays."""
+        self._rows, self._plain, self._share, self._asking, self._least = 1, False, 0.0, 0.0, 1.0
+        """Of this step: its rows, whether it runs without drafts, what a draft adds to it, what a row that proposes some adds, and the
+        acceptance from which one pays."""
         self._room, self._unknown = most, True
         """The most drafts of a row; those of all rows while what they add is unknown."""
         self._credit = _MOST_CREDIT
@@ -114,7 +115,18 @@ class Drafter:
         since = self._since_plain[size] = self._since_plain.get(size, -1) + 1
         if since >= _STALE:
             self._since_plain[size] = 0
-        return since < _STALE and (since not in _UNMEASURED or self._times.measured(rows))
+        self._plain = since >= _STALE or (since in _UNMEASURED and not self._times.measured(rows))
+        return not self._plain
+
+    def proposing(self, decoding: Collection[Sequence]) -> tuple[int, frozenset[int]]:
+        """Return how many of the rows that decode propose drafts for the next step, and the keys of those that are told not to: their
+        drafts are not expected to pay for the speculator's time, and it is not their turn for a probe."""
+        if not self._speculator or not decoding:
+            return 0, frozenset()
+        share = self._times.proposal_share(self._rows)
+        self._asking = _UNKNOWN_SHARE / self._rows if share is None else share
+        silent = frozenset(sequence.key for sequence in decoding if self._plain or not self._worth_asking(sequence))
+        return len(decoding) - len(silent), silent
 
     def drafts(self, sequence: Sequence) -> tuple[int, ...]:
         """Return drafts for a row whose tokens have all been read, in the step that was started."""
@@ -160,9 +172,9 @@ class Drafter:
         """Note the tokens that follow rows by their grammars, or by the guess of a speculator; rows by their ids on the shard."""
         for id, tokens in reported.items():
             row = rows[id].speculation if id in rows else None
-            proposer = None if row is None else row.proposer(source)
-            if isinstance(proposer, ReportedTokens):
-                proposer.report(tokens)
+            guesses = None if row is None else row.find(source)
+            if guesses is not None and isinstance(guesses.proposer, ReportedTokens):
+                guesses.proposer.report(tokens)
 
     def read(self, sequence: Sequence, made: tuple[Token, ...]) -> None:
         """Record the tokens that a step with a row's drafts made, and continue the row behind those that were accepted."""
@@ -200,8 +212,24 @@ class Drafter:
         """Return whether there is time for a probe, and drafts would pay if all were accepted."""
         return self._credit >= 0 and self._least < 1
 
-    def _length(self, acceptance: float) -> int:
-        """Return the number of drafts of one of the rows with which the step yields most tokens per second."""
+    def _worth_asking(self, sequence: Sequence) -> bool:
+        """Return whether a row should propose drafts."""
+        row = sequence.speculation
+        guesses = None if row is None else row.find(DraftSource.MODEL)
+        if row is None or guesses is None:
+            return True
+        outlook = guesses.long
+        if len(sequence.tokens) + 1 < outlook.again:
+            return False
+        if self._length(outlook.expected, self._asking):
+            return True
+        row.waited = self._may_probe() and self._length(1.0, self._asking) > 0
+        self._credit -= self._asking * row.waited
+        return row.waited
+
+    def _length(self, acceptance: float, beside: float = 0.0) -> int:
+        """Return the number of drafts of one of the rows with which the step yields most tokens per second, where they cost a share
+        `beside` of a step to make."""
         if acceptance < self._least:
             return 0
         best, most = 0, 1.0
@@ -211,7 +239,7 @@ class Drafter:
             if chance < _LEAST_CHANCE:
                 break
             gain += chance
-            rate = (1 + gain / self._rows) / (1 + _MARGIN * length * self._share)
+            rate = (1 + gain / self._rows) / (1 + _MARGIN * (length * self._share + beside))
             if rate > most:
                 best, most = length, rate
         return best

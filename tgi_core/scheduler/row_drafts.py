@@ -145,10 +145,10 @@ class RowDrafts:
     probe: bool = False
     """Whether they were not expected to pay."""
     waited: bool = False
-    """Whether the row sits out a step for a probe."""
+    """Whether the row sat out a step for a probe, or was asked to propose drafts for one."""
     again: int = 0
     """Number of tokens up to which no source is asked."""
 
-    def proposer(self, source: DraftSource) -> Proposer | None:
-        """Return the proposer of a source; None if the row has none."""
-        return next((each.proposer for each in self.sources if each.source is source), None)
+    def find(self, source: DraftSource) -> Guesses | None:
+        """Return that source; None if the row does not have it."""
+        return next((each for each in self.sources if each.source is source), None)
