@@ -19,9 +19,10 @@ LEARNING, NEW = 30, 200
 
 
 class GuessingSession(ReferenceSession):
-    """Guesses each token rightly at the given rate; its steps take a time for each of their tokens on top of a constant."""
+    """Guesses each token rightly at the given rate; its steps take a time for each of their tokens, and for each row that guesses, on top
+    of a constant."""
 
-    rate = 0.0
+    rate = guess_s = 0.0
     token_s = TOKEN_S
     now = 0.0
 
@@ -33,6 +34,7 @@ class GuessingSession(ReferenceSession):
         type(self).now += STEP_S + self.token_s * sum(item.take for item in work)
 
     def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
+        type(self).now += self.guess_s
         coming = super()._propose(row, count)
         return tuple(token if self._chance.random() < self.rate else (token + 1) % self._vocab_size for token in coming)
 
@@ -69,4 +71,13 @@ def test_drafts_that_are_often_right_pay(
 ) -> None:
     """The more often, the more."""
     plain, drafting = (speed(demo_tokenizer, monkeypatch, 1, draft, rate=rate) for draft in (0, 4))
+    assert drafting / plain >= gain
+
+
+@pytest.mark.parametrize(("rate", "gain"), [(0.0, 0.98), (0.9, 1.6)])
+def test_a_speculator_that_takes_its_time(
+    demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, rate: float, gain: float
+) -> None:
+    """Of two rows whose guesses take as long as a fifth of a step each, it is asked as long as they pay."""
+    plain, drafting = (speed(demo_tokenizer, monkeypatch, 2, draft, rate=rate, guess_s=0.002) for draft in (0, 4))
     assert drafting / plain >= gain
