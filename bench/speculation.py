@@ -1,142 +1,62 @@
-"""Cost and gain of drafts on this CPU, with a drafter of a given acceptance rate.
+"""Cost and gain of drafts on this CPU, through the server's own parts in this process.
 
-    python bench/speculation.py [MODEL] [--drafts 3] [--rates 0 0.3 0.6 0.9] [--batch 1 4 8 32] [--steps 24] [--json OUT]
+    python bench/speculation.py [fixed] [adaptive] [copying] [--model DIR] [--drafts 4] [--rates 0 0.3 0.6 0.9]
+                                [--batch 1 4 8 32] [--steps 24] [--rounds 5] [--json OUT]
 
-Drives the CPU backend through its session. The drafts of a row are the tokens that it makes without speculation, each one replaced by
-another at the rate of failures. Steps with and without drafts alternate, so that noise affects both. `expected` is the gain that theory
-allows: tokens per step, (1 - a^(k + 1)) / (1 - a), over the measured ratio of step times. Without MODEL, creates a Llama in
-SmolLM2-135M's shape with random bfloat16 weights in the user's cache directory.
+`fixed` runs the same number of drafts in every step, through the backend alone; `adaptive` as many as the scheduler thinks pay, from a
+source that is right at a given rate; `copying` are prompts of which the demo model's answers repeat much, and some of which they repeat
+nothing. Whatever is compared takes turns in this process, so that noise affects both. Without --model, `fixed` and `adaptive` create a
+Llama in SmolLM2-135M's shape with random bfloat16 weights in the user's cache directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 from tgi_backend_cpu import plugin
 
 plugin.set_up_openmp()  # as the shard does, before importing torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.peers.engines.ours import Ours
-from bench.peers.engines.protocol import Plan
 from bench.random_model import make
-from tgi_core.backend import Grant
+from bench.speculating import adaptive, copying, fixed
 
-PROMPT = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Medians over all steps: seconds of a step of `rows` rows without and with drafts, and tokens per row and step with them."""
-
-    rows: int
-    rate: float
-    drafts: int
-    plain_s: float
-    drafted_s: float
-    tokens: float
-
-    @property
-    def measured(self) -> float:
-        """Tokens per second with drafts over those without."""
-        return self.tokens * self.plain_s / self.drafted_s
-
-    @property
-    def expected(self) -> float:
-        """The same, with the tokens per step that the rate of acceptance promises."""
-        rate, count = self.rate, self.drafts + 1
-        tokens = count if rate == 1 else (1 - rate**count) / (1 - rate)
-        return tokens * self.plain_s / self.drafted_s
-
-
-class Bench:
-    """A model of the CPU backend that verifies up to `drafts` drafts per row."""
-
-    def __init__(self, model: Path, rows: int, drafts: int, steps: int) -> None:
-        self._drafts, self._steps = drafts, steps
-        self._new = (drafts + 2) * steps + drafts + 1
-        step_tokens = max(rows * (1 + drafts), 8 * PROMPT)
-        self._engine = Ours(Plan(model, rows, PROMPT + self._new, step_tokens), draft=drafts)
-        self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        self._oracles: dict[int, list[list[int]]] = {}
-
-    def gain(self, rows: int, rate: float, chance: random.Random) -> Gain:
-        """Measure one batch at one rate of acceptance."""
-        oracle = self._oracle(rows)
-        self._engine.start(self._prompts(rows), self._new)
-        plain, drafted, made = [], [], 0
-        for _ in range(self._steps):
-            plain.append(self._seconds(()))
-            before = self._made()
-            drafted.append(self._seconds(self._grants(oracle, rate, chance)))
-            made += self._made() - before
-        answers = self._engine.end()
-        if any(answer != whole[: len(answer)] for answer, whole in zip(answers, oracle, strict=True)):
-            raise RuntimeError("drafts changed a token")
-        return Gain(rows, rate, self._drafts, median(plain), median(drafted), made / rows / self._steps)
-
-    def _seconds(self, grants: tuple[Grant, ...]) -> float:
-        start = time.perf_counter()
-        self._engine.step(grants)
-        return time.perf_counter() - start
-
-    def _made(self) -> int:
-        return sum(map(len, self._engine.tokens.values()))
-
-    def _prompts(self, rows: int) -> list[list[int]]:
-        return [[(31 * row + 7 * i) % self._vocabulary for i in range(PROMPT)] for row in range(rows)]
-
-    def _oracle(self, rows: int) -> list[list[int]]:
-        """The tokens of each row without speculation."""
-        if rows not in self._oracles:
-            self._engine.start(self._prompts(rows), self._new)
-            self._engine.go_on(self._new - 1)
-            self._oracles[rows] = self._engine.end()
-        return self._oracles[rows]
-
-    def _grants(self, oracle: list[list[int]], rate: float, chance: random.Random) -> tuple[Grant, ...]:
-        """Drafts for all rows, each one right at the given rate."""
-        grants = []
-        for (id, made), whole in zip(self._engine.tokens.items(), oracle, strict=True):
-            coming = whole[len(made) : len(made) + self._drafts]
-            drafts = tuple(token if chance.random() < rate else (token + 1) % self._vocabulary for token in coming)
-            grants.append(Grant(id, take=1 + len(drafts), drafts=drafts))
-        return tuple(grants)
-
-
-def report(gains: list[Gain]) -> str:
-    """A line per measurement."""
-    lines = ["rows  drafts  rate  step ms  with drafts  tokens/step  gain  expected"]
-    for gain in gains:
-        times = f"{1e3 * gain.plain_s:7.2f}  {1e3 * gain.drafted_s:11.2f}"
-        made = f"{gain.tokens:11.2f}  {gain.measured:4.2f}  {gain.expected:8.2f}"
-        lines.append(f"{gain.rows:4d}  {gain.drafts:6d}  {gain.rate:4.1f}  {times}  {made}")
-    return "\n".join(lines)
+PARTS = ("fixed", "adaptive", "copying")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", type=Path)
-    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--drafts", type=int, default=4)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.0, 0.3, 0.6, 0.9])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8, 32])
-    parser.add_argument("--steps", type=int, default=24, help="steps with drafts, and as many without, per measurement")
+    parser.add_argument("--steps", type=int, default=24, help="fixed: steps with drafts, and as many without, per measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="adaptive, copying: times that each is measured")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
-    bench = Bench(options.model or make("135m"), max(options.batch), options.drafts, options.steps)
-    chance = random.Random(0)
-    gains = [bench.gain(rows, rate, chance) for rows in options.batch for rate in options.rates]
-    print(report(gains))
+    found: dict[str, Any] = {}
+    for part in options.parts or PARTS:
+        if part == "fixed":
+            steps = fixed.measure(options.model or make("135m"), options.batch, options.rates, options.drafts, options.steps)
+            found[part], text = [asdict(each) for each in steps], fixed.report(steps)
+        elif part == "adaptive":
+            chosen = adaptive.measure(options.model or make("135m"), options.batch, options.rates, options.drafts, options.rounds)
+            found[part], text = [asdict(each) for each in chosen], adaptive.report(chosen)
+        elif part == "copying":
+            copied = copying.measure(options.rounds)
+            found[part], text = [asdict(each) for each in copied], copying.report(copied)
+        else:
+            parser.error(f"{part}: the parts are {', '.join(PARTS)}")
+        print(f"{part}\n{text}", flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(gain) for gain in gains], indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def _tables(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
 
 def _grant(value: dict[str, Any]) -> Grant:
     drafts = tuple(map(int, value.get("drafts", ())))  # recordings of earlier suites have none
-    return Grant(int(value["request_id"]), int(value["take"]), _tables(value["blocks"]), drafts)
+    return Grant(int(value["request_id"]), int(value["take"]), _tables(value["blocks"]), drafts, bool(value.get("propose", True)))
 
 
 def _request(value: dict[str, Any]) -> Request:
@@ -187,6 +187,7 @@ def _grants(grants: tuple[Grant, ...]) -> str:
         f"row {grant.request_id} takes {grant.take}"
         + (f" with drafts {list(grant.drafts)}" if grant.drafts else "")
         + (f" +{_tables_text(grant)}" if any(grant.blocks) else "")
+        + ("" if grant.propose else " and proposes nothing")
         for grant in grants
     ]
     return f", where {'; '.join(parts)}" if parts else ""

@@ -90,6 +90,21 @@ def test_guesses_that_fail_are_drafted_less(demo_tokenizer: Tokenizer, monkeypat
     assert sum(counts[:LATELY]) > 0 and sum(counts[LATELY:]) < len(counts[LATELY:])
 
 
+def test_a_speculator_that_fails_is_asked_seldom(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose drafts fail are told to propose nothing, most of the time; one whose drafts are right is always asked."""
+
+    def asked(kind: type[ReferenceSession]) -> float:
+        one = opened(demo_tokenizer, kind, monkeypatch)
+        one.scheduler.add(request(PROMPT, 100))
+        one.run()
+        launches = [turn.launch for turn in one.turns if isinstance(turn.launch, Decode)]
+        return sum(all(grant.propose for grant in launch.grants) for launch in launches[LATELY:]) / len(launches[LATELY:])
+
+    assert asked(WrongSession) < 0.25
+    monkeypatch.setattr("tests.scheduler.test_proposals.LATELY", 0)
+    assert asked(ReferenceSession) > 0.75
+
+
 def test_tokens_that_do_not_exist_are_no_drafts(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard cuts guesses at the first one that a step would refuse."""
 

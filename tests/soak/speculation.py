@@ -1,7 +1,7 @@
-"""Speculation under everything at once: requests of all kinds with 1 to 8 drafts, all drafters, clients that leave, a small cache and
-shards that are killed. Every answer is compared with that of a server without drafts.
+"""Speculation under everything at once: requests of all kinds with 0 to 8 drafts, all drafters, clients that leave, a small cache and
+shards that are killed. Every answer is compared with that of a server without drafts, which nobody leaves or kills.
 
-    python -m tests.soak.speculation [--requests N] [--kills N]
+    python -m tests.soak.speculation [--requests N] [--kills N] [--dtypes float32 bfloat16]
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import httpx
@@ -20,9 +20,10 @@ from tests.serve.process import ServerProcess, served
 from tests.serve.speculating import accepted, answers, series
 from tests.soak.kills import another_shard, kill
 
-FLAGS = ("--backend", "cpu", "--dtype", "float32", "--max-batch-size", "8")
+FLAGS = ("--backend", "cpu", "--max-batch-size", "8")
+DTYPES = ("float32", "bfloat16")
 FEW = ("--kv-cache-tokens", "512", "--speculator", "suffix")
-LENGTHS = range(1, 9)
+LENGTHS = range(9)
 """Values of `--speculate`."""
 
 
@@ -31,8 +32,8 @@ class Found:
     """What a run has seen."""
 
     answers: int = 0
-    wrong: list[tuple[int, int]] = field(default_factory=list)
-    """Each with the number of drafts and of the request."""
+    wrong: list[tuple[str, int, int]] = field(default_factory=list)
+    """Each with its dtype, the number of drafts and of the request."""
     kills: int = 0
     steps: int = 0
     tokens: int = 0
@@ -83,33 +84,32 @@ async def killing(server: ServerProcess, requests: range, every: int) -> tuple[l
         await asyncio.gather(task, return_exceptions=True)
 
 
-@contextmanager
-def speculating(length: int) -> Iterator[ServerProcess]:
-    """A server with drafts."""
-    with served(*FLAGS, *FEW, "--speculate", str(length)) as server:
-        yield server
-
-
-def speculation(requests: int, kills: int, report: Callable[[str], None] = print) -> Found:
-    """So many requests and about so many kills in all."""
-    each = range(requests // len(LENGTHS))
+def speculation(requests: int, kills: int, dtypes: Sequence[str] = DTYPES, report: Callable[[str], None] = print) -> Found:
+    """At least so many requests and about so many kills with each dtype."""
+    each = range(-(-requests // len(LENGTHS)))
     every = max(1, requests // max(1, kills))
-    with served(*FLAGS) as plain:
-        wanted = asyncio.run(answers(plain.url, each))
     found = Found()
-    for length in LENGTHS:
-        with speculating(length) as server:
-            bodies, killed = asyncio.run(killing(server, each, every))
-            metrics = httpx.get(f"{server.url}/metrics").text
-        shares = accepted(metrics)
-        found.answers += len(bodies)
-        found.kills += killed
-        found.wrong += [(length, index) for index, body in enumerate(bodies) if body != wanted[index]]
-        found.steps += int(sum(value for _, value in series(metrics, "tgi_batch_inference_success")))
-        found.tokens += int(sum(value for _, value in series(metrics, "tgi_batch_generated_tokens")))
-        found.accepted.update({source: int(count) for source, count in shares.items()})
-        report(f"--speculate {length}: {len(bodies)} answers, {killed} kills, accepted {shares}")
+    for dtype in dtypes:
+        flags = (*FLAGS, "--dtype", dtype)
+        with served(*flags) as plain:
+            wanted = asyncio.run(answers(plain.url, each))
+        for length in LENGTHS:
+            with served(*flags, *FEW, "--speculate", str(length)) as server:
+                bodies, killed = asyncio.run(killing(server, each, every))
+                metrics = httpx.get(f"{server.url}/metrics").text
+            found.kills += killed
+            _add(found, metrics)
+            wrong = [(dtype, length, index) for index, body in enumerate(bodies) if body != wanted[index]]
+            found.answers, found.wrong = found.answers + len(bodies), found.wrong + wrong
+            shares = accepted(metrics)
+            report(f"{dtype} --speculate {length}: {len(bodies)} answers, {len(wrong)} wrong, {killed} kills, accepted {shares}")
     return found
+
+
+def _add(found: Found, metrics: str) -> None:
+    found.steps += int(sum(value for _, value in series(metrics, "tgi_batch_inference_success")))
+    found.tokens += int(sum(value for _, value in series(metrics, "tgi_batch_generated_tokens")))
+    found.accepted.update({source: int(count) for source, count in accepted(metrics).items()})
 
 
 def told(found: Found) -> list[str]:
@@ -127,8 +127,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES)
     chosen = parser.parse_args()
-    return bool(told(speculation(chosen.requests, chosen.kills)))
+    return bool(told(speculation(chosen.requests, chosen.kills, chosen.dtypes)))
 
 
 if __name__ == "__main__":

@@ -54,13 +54,14 @@ class RowState:
 @dataclass(frozen=True, slots=True)
 class RowInput:
     """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token. `drafts` are the
-    tokens of the last positions, which the row does not have yet."""
+    tokens of the last positions, which the row does not have yet. `propose`: whether guesses of what follows are wanted."""
 
     row: RowState
     start: int
     take: int
     yields: bool
     drafts: tuple[int, ...] = ()
+    propose: bool = True
 
     @property
     def tokens(self) -> list[int]:
@@ -83,6 +84,7 @@ class _Plan:
     take: int
     blocks: tuple[tuple[int, ...], ...]
     drafts: tuple[int, ...] = ()
+    propose: bool = True
 
 
 class BatchTracker:
@@ -193,7 +195,7 @@ class BatchTracker:
             if grant is None:
                 plans.append(_Plan(row, 0 if row.prompt_left else 1, ()))
             else:
-                plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts))
+                plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts, grant.propose))
         if granted:
             raise UnknownRequest(f"a grant names request {min(granted)}, which is in no batch of this step")
         return plans
@@ -219,7 +221,7 @@ class BatchTracker:
             table.extend(blocks)
         row.computed += plan.take
         row.drafting = row.drafting or bool(plan.drafts)
-        return RowInput(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts)
+        return RowInput(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts, plan.propose)
 
     def _check(self, request: Request) -> None:
         """Validate one request on its own."""

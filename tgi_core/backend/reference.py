@@ -288,9 +288,11 @@ class ReferenceSession:
                 logprobs = _likely_logprobs(state, self._vocab_size)
                 prompt_logprobs.append(logprobs.get(row.tokens[position + 1], float("-inf")))
         if row_input.drafts:
-            return self._with_proposals(row, self._verify(row_input, [state, *self._write_drafts(row_input)]))
-        row_result: dict[str, Any] = self._sample(row_input, state) if row_input.yields else {}
-        return self._with_proposals(row, Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result))
+            made = self._verify(row_input, [state, *self._write_drafts(row_input)])
+        else:
+            row_result: dict[str, Any] = self._sample(row_input, state) if row_input.yields else {}
+            made = Row(row.request.id, prompt_logprobs=tuple(prompt_logprobs), **row_result)
+        return self._with_proposals(row, made) if row_input.propose else made
 
     def _with_proposals(self, row: RowState, made: Row) -> Row:
         wanted = self._proposed_most and made.tokens and made.fault is None

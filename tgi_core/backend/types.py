@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 6)
+API_VERSION = (1, 7)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -336,12 +336,15 @@ class Grant:
     samples a token at each position as if it had come there without drafts: with that position's uniform number, and with penalties and
     the mask of the tokens before it. It keeps these tokens up to the first one that is not the draft, so it makes 1 to 1 + len(drafts) of
     them. Until that step is read, the row takes 0.
+
+    `propose=False` (since 1.7): nobody wants `Row.proposed` of the row in this step; it proposes nothing, and its speculator need not run.
     """
 
     request_id: int
     take: int
     blocks: tuple[tuple[int, ...], ...] = ()
     drafts: tuple[int, ...] = ()
+    propose: bool = True
 
 
 @dataclass(frozen=True, slots=True)

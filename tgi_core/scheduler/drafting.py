@@ -1,29 +1,59 @@
 """Speculation: which rows get drafts for the next step, from which source, and how many.
 
 A draft is worth its cost while it is likely to be accepted and the step does not take much longer for it. Both are measured: the share
-of a row's drafts from each source that were accepted lately, and the time that a draft adds to a step of as many rows.
+of drafts from each source that were accepted lately, of a row and of all, and the time that a draft adds to a step of as many rows.
+Drafts that are not expected to pay only run as probes: one for a row whose turn it is, in a small share of the time of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
 from tgi_core.scheduler.prediction import Prediction
-from tgi_core.scheduler.row_drafts import CERTAIN, PROPOSED, DraftSource, Proposer, ReportedTokens, RowDrafts
+from tgi_core.scheduler.row_drafts import (
+    CERTAIN,
+    PROPOSED,
+    DraftSource,
+    Guesses,
+    Outlook,
+    Proposer,
+    Record,
+    ReportedTokens,
+    RowDrafts,
+)
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.suffix import EarlierAnswers, SuffixProposer
 from tgi_core.wire.types import Token
 
-_WEIGHT = 0.25
+_FIRST_ACCEPTANCE = {
+    DraftSource.GRAMMAR: 0.9,
+    DraftSource.PREDICTION: 0.8,
+    DraftSource.MODEL: 0.6,
+    DraftSource.NGRAM: 0.5,
+    DraftSource.SUFFIX: 0.5,
+}
+_WEIGHT = 0.2
 """Weight of a step's drafts in the moving average of a row's acceptance."""
-_RECOVERY = 0.01
-"""What a row's acceptance gains with each step without drafts, so that a row whose drafts failed gets some again."""
-_LEAST_CHANCE = 0.2
+_PROBE_WEIGHT = 0.5
+"""The same of a probe, of which there are few."""
+_LEAST_CHANCE = 0.1
 """Chance of acceptance below which a draft is not run, even if it seems to cost nothing."""
 _HOPEFUL = 0.5
 """Acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
+_PROBING = 0.01
+"""Share of the time that probes may take if all of them fail."""
+_MOST_CREDIT = 0.5
+"""Time that probes may take at once, in steps."""
+_MARGIN = 1.25
+"""Factor on what a draft costs: rows that advance unevenly end at different times, so drafts that just pay for themselves do not."""
+_UNKNOWN_SHARE = 0.1
+"""What a draft is thought to add to a step before that is measured, as a share of what each row takes."""
+_UNMEASURED = range(16, 20)
+"""Steps of about as many rows, counted since one was measured without drafts, that run none if no step without them was measured yet."""
+_STALE = 100
+"""Number of such steps after which that is measured again."""
 
 ObserveDrafts = Callable[[DraftSource, int, int], None]
 """Called for each row of a step with drafts once it is read, with the number of its drafts and of those that were accepted."""
@@ -45,6 +75,17 @@ class Drafter:
         self._times, self._speculator = times, speculator
         self._earlier = EarlierAnswers() if earlier_answers else None
         self._observe = observe
+        self._records = {source: (Record(first), Record(first)) for source, first in _FIRST_ACCEPTANCE.items()}
+        """With short matches, and with long ones."""
+        self._rows, self._plain, self._share, self._asking, self._least = 1, False, 0.0, 0.0, 1.0
+        """Of this step: its rows, whether it runs without drafts, what a draft adds to it, what a row that proposes some adds, and the
+        acceptance from which one pays."""
+        self._room, self._unknown = most, True
+        """The most drafts of a row; those of all rows while what they add is unknown."""
+        self._credit = _MOST_CREDIT
+        """Time for probes, in steps."""
+        self._since_plain: dict[int, int] = {}
+        """Number of steps since one without drafts was asked for, by the bit length of the number of rows."""
 
     def begin(self, sequence: Sequence) -> None:
         """Prepare a new request."""
@@ -59,40 +100,81 @@ class Drafter:
         proposers[DraftSource.NGRAM] = NgramIndex(tokens)
         if self._earlier is not None:
             proposers[DraftSource.SUFFIX] = SuffixProposer(self._earlier, request.scheduling.salt, tokens)
-        sequence.speculation = RowDrafts(proposers)
+        sequence.speculation = RowDrafts(tuple(self._guesses(source, proposer) for source, proposer in proposers.items()))
 
-    def drafts(self, sequence: Sequence, rows: int) -> tuple[int, ...]:
-        """Return drafts for a row whose tokens have all been read, in a step of `rows` rows."""
-        row, best, length, found = sequence.speculation, NO_MATCH, 0, tuple[int, ...]()
-        if row is None:
+    def start_step(self, rows: int) -> bool:
+        """Prepare a step in which `rows` rows decode. Return whether any may get drafts: a step now and then is measured without."""
+        if not rows:
+            return False
+        self._rows, self._credit = rows, min(_MOST_CREDIT, self._credit + _PROBING)
+        share = self._times.draft_share(rows)
+        self._share = _UNKNOWN_SHARE / rows if share is None else share
+        self._room, self._unknown = self.most, share is None
+        self._least = max(_LEAST_CHANCE, _MARGIN * rows * self._share)
+        size = rows.bit_length()
+        since = self._since_plain[size] = self._since_plain.get(size, -1) + 1
+        if since >= _STALE:
+            self._since_plain[size] = 0
+        self._plain = since >= _STALE or (since in _UNMEASURED and not self._times.measured(rows))
+        return not self._plain
+
+    def proposing(self, decoding: Collection[Sequence]) -> tuple[int, frozenset[int]]:
+        """Return how many of the rows that decode propose drafts for the next step, and the keys of those that are told not to: their
+        drafts are not expected to pay for the speculator's time, and it is not their turn for a probe."""
+        if not self._speculator or not decoding:
+            return 0, frozenset()
+        share = self._times.proposal_share(self._rows)
+        self._asking = _UNKNOWN_SHARE / self._rows if share is None else share
+        silent = frozenset(sequence.key for sequence in decoding if self._plain or not self._worth_asking(sequence))
+        return len(decoding) - len(silent), silent
+
+    def drafts(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return drafts for a row whose tokens have all been read, in the step that was started."""
+        row, size = sequence.speculation, len(sequence.tokens)
+        if row is None or size < row.again:
             return ()
-        left = min(self.most, sequence.end - len(sequence.tokens) - 1)
-        for source, proposer in row.proposers.items():
-            likely = min(left, self._length(rows, row.acceptance[source]))
-            if likely > 0 and (match := proposer.find()).length > best.length:
-                best, length, row.source = match, likely, source
-        if length:
-            found = row.proposers[row.source].drafts(best.place, length)
-        _recover(row, row.source if found else None)
+        left, may_probe = min(self._room, sequence.end - size - 1), self._may_probe() or row.waited
+        best, length, row.waited, row.again = NO_MATCH, 0, False, 0
+        least = 0.0 if may_probe else self._least
+        for guesses in row.sources if left > 0 else ():
+            short, long = guesses.short, guesses.long
+            if (size < long.again or long.acceptance < least) and (size < short.again or short.acceptance < least):
+                continue
+            match = guesses.proposer.find()
+            if match.length > best.length:
+                outlook = guesses.outlook(match)
+                if size >= outlook.again and (expected := outlook.expected) >= least:
+                    best, length, row.chosen, row.outlook = match, self._length(expected), guesses, outlook
+        if not best.length or row.chosen is None:
+            row.again = min(each.again for each in row.sources)
+            return ()
+        row.probe = not length
+        found = row.chosen.proposer.drafts(best.place, min(left, length or 1))
+        self._credit -= self._share * len(found) * row.probe
+        self._room -= len(found) * self._unknown
         return found
 
     def worth_waiting(self, sequence: Sequence) -> bool:
         """Return whether a row with an unread token should rather sit out and get drafts after that is read."""
-        row = sequence.speculation
-        if row is None:
+        row, size = sequence.speculation, len(sequence.tokens)
+        if row is None or size < row.again:
             return False
-        for source, proposer in row.proposers.items():
-            if row.acceptance[source] >= _HOPEFUL and (match := proposer.find()).length:
-                return len(proposer.drafts(match.place, 2)) == 2
+        for guesses in row.sources:
+            if (match := guesses.proposer.find()).length:
+                outlook = guesses.outlook(match)
+                hopeful = outlook.expected >= _HOPEFUL
+                row.waited = not hopeful and size >= outlook.again and self._may_probe()
+                self._credit -= row.waited / self._rows
+                return (hopeful or row.waited) and len(guesses.proposer.drafts(match.place, 2)) == 2
         return False
 
     def report(self, source: DraftSource, rows: Mapping[int, Sequence], reported: Mapping[int, tuple[int, ...]]) -> None:
         """Note the tokens that follow rows by their grammars, or by the guess of a speculator; rows by their ids on the shard."""
         for id, tokens in reported.items():
             row = rows[id].speculation if id in rows else None
-            proposer = None if row is None else row.proposers.get(source)
-            if isinstance(proposer, ReportedTokens):
-                proposer.report(tokens)
+            guesses = None if row is None else row.find(source)
+            if guesses is not None and isinstance(guesses.proposer, ReportedTokens):
+                guesses.proposer.report(tokens)
 
     def read(self, sequence: Sequence, made: tuple[Token, ...]) -> None:
         """Record the tokens that a step with a row's drafts made, and continue the row behind those that were accepted."""
@@ -104,12 +186,17 @@ class Drafter:
         while accepted < min(len(drafts), len(made)) and made[accepted].id == drafts[accepted]:
             accepted += 1
         share = accepted / (accepted + (accepted < len(drafts)))
-        row.acceptance[row.source] += _WEIGHT * (share - row.acceptance[row.source])
-        if row.source is DraftSource.PREDICTION and sequence.prediction is not None:
+        if row.chosen is None or row.outlook is None:
+            return
+        row.outlook.note(share, _PROBE_WEIGHT if row.probe else _WEIGHT)
+        if not share and (row.probe or not self._length(row.outlook.acceptance)):
+            row.outlook.fall_back(len(sequence.tokens))
+        source = row.chosen.source
+        if source is DraftSource.PREDICTION and sequence.prediction is not None:
             sequence.prediction.accepted += accepted
             sequence.prediction.rejected += len(drafts) - accepted
         if self._observe is not None:
-            self._observe(row.source, len(drafts), accepted)
+            self._observe(source, len(drafts), accepted)
 
     def finish(self, sequence: Sequence) -> None:
         """Note a complete answer, from which others may get drafts."""
@@ -117,10 +204,34 @@ class Drafter:
             request = sequence.request
             self._earlier.add(request.scheduling.salt, sequence.tokens[len(request.input_ids) :])
 
-    def _length(self, rows: int, acceptance: float) -> int:
-        """Return the number of drafts of one of the rows with which the step yields most tokens per second."""
-        alone = self._times.decoding_s(rows)
-        longer = self._times.draft_s(rows) / alone if alone else 0.0
+    def _guesses(self, source: DraftSource, proposer: Proposer) -> Guesses:
+        short, long = self._records[source]
+        return Guesses(source, proposer, Outlook(short.acceptance, short), Outlook(long.acceptance, long))
+
+    def _may_probe(self) -> bool:
+        """Return whether there is time for a probe, and drafts would pay if all were accepted."""
+        return self._credit >= 0 and self._least < 1
+
+    def _worth_asking(self, sequence: Sequence) -> bool:
+        """Return whether a row should propose drafts."""
+        row = sequence.speculation
+        guesses = None if row is None else row.find(DraftSource.MODEL)
+        if row is None or guesses is None:
+            return True
+        outlook = guesses.long
+        if len(sequence.tokens) + 1 < outlook.again:
+            return False
+        if self._length(outlook.expected, self._asking):
+            return True
+        row.waited = self._may_probe() and self._length(1.0, self._asking) > 0
+        self._credit -= self._asking * row.waited
+        return row.waited
+
+    def _length(self, acceptance: float, beside: float = 0.0) -> int:
+        """Return the number of drafts of one of the rows with which the step yields most tokens per second, where they cost a share
+        `beside` of a step to make."""
+        if acceptance < self._least:
+            return 0
         best, most = 0, 1.0
         gain, chance = 0.0, 1.0
         for length in range(1, self.most + 1):
@@ -128,14 +239,7 @@ class Drafter:
             if chance < _LEAST_CHANCE:
                 break
             gain += chance
-            rate = (1 + gain / rows) / (1 + length * longer)
+            rate = (1 + gain / self._rows) / (1 + _MARGIN * (length * self._share + beside))
             if rate > most:
                 best, most = length, rate
         return best
-
-
-def _recover(row: RowDrafts, used: DraftSource | None) -> None:
-    """Raise what is expected of sources that were not used in this step."""
-    for source in row.proposers:
-        if source is not used and row.acceptance[source] < _HOPEFUL:
-            row.acceptance[source] += _RECOVERY

@@ -7,7 +7,6 @@ verifies it. Known as prompt lookup decoding (Saxena 2023); TGI's looks for the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8
@@ -43,18 +42,22 @@ class NgramIndex:
 
     def find(self) -> Match:
         """Return the latest earlier place behind the longest suffix of the tokens."""
-        tokens = self._tokens
-        if len(tokens) < SHORTEST + 1:
+        tokens, size = self._tokens, len(self._tokens)
+        if size < SHORTEST + 1:
             return NO_MATCH
-        best = NO_MATCH
-        earlier = (place for place in self.places((tokens[-2], tokens[-1])) if place < len(tokens))
-        for place in islice(earlier, PLACES):
-            length = common(tokens, place, tokens)
-            if length > best.length:
-                best = Match(length, place)
-                if length >= LONGEST:
-                    break
-        return best
+        if self._size < size:
+            self._read()
+        place = self._before[size] if self._size == size else self._latest.get((tokens[-2], tokens[-1]), 0)
+        if not place:
+            return NO_MATCH
+        longest, found, left = 0, 0, PLACES
+        while place and left and longest < LONGEST:
+            if place > longest and tokens[place - 1 - longest] == tokens[size - 1 - longest]:  # else no longer match ends here
+                length = common(tokens, place, tokens)
+                if length > longest:
+                    longest, found = length, place
+            place, left = self._before[place], left - 1
+        return Match(longest, found)
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
         """Return the `count` tokens from `place` on. Behind the last one, the text goes on as it did: it may repeat itself more than
@@ -76,12 +79,13 @@ class NgramIndex:
     def _read(self) -> None:
         """Add the pairs of new tokens, or some of them."""
         tokens, latest, before = self._tokens, self._latest, self._before
-        end = min(len(tokens), self._size + READ_AT_ONCE)
-        for place in range(self._size + 1, end + 1):
-            pair = (tokens[place - 2], tokens[place - 1])
+        place, end = self._size, min(len(tokens), self._size + READ_AT_ONCE)
+        while place < end:
+            pair = (tokens[place - 1], tokens[place])
+            place += 1
             before.append(latest.get(pair, 0))
             latest[pair] = place
-        self._size = max(self._size, end)
+        self._size = place
 
 
 def common(text: Sequence[int], place: int, tokens: Sequence[int]) -> int:

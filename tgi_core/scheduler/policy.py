@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
-from tgi_core.backend import Capabilities, Capacity, Feature, Grant, Mixing
-from tgi_core.blocks import Blocks
+from tgi_core.backend import Capabilities, Capacity, Feature, Mixing
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.prefill_budget import PrefillBudget, padded_size
+from tgi_core.scheduler.prefill_budget import PrefillBudget
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.scheduler.step_plan import ScheduledRow, StepPlan
 from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.types import SchedulerOptions
-from tgi_core.wire.types import ShardRequest, needs_masks
 
 LOOK_AHEAD = 8
 """Number of waiting requests that do not fit and are skipped in search of a smaller one."""
@@ -41,76 +39,6 @@ MOST_CHUNKS = 16
 count for more than smooth streams."""
 MOST_PAUSES = 4
 """Number of steps in a row that run chunks of prompts while rows wait to decode, on a device that cannot mix them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """One row's part of a step: `take` tokens, the `blocks` that were allocated for them, and the `drafts` among them."""
-
-    sequence: Sequence
-    take: int
-    blocks: Blocks
-    drafts: tuple[int, ...] = ()
-
-    def as_request(self) -> ShardRequest:
-        """Return the request to send to the shard, for a row that it does not have yet."""
-        sequence, wanted = self.sequence, self.sequence.request
-        tokens, want = tuple(sequence.tokens), wanted.want
-        if len(tokens) > len(wanted.input_ids):  # continued: the prompt's logprobs came with the first token
-            want = replace(want, prompt_logprobs=False)
-        row = replace(
-            wanted.request,
-            id=sequence.wire_id,
-            tokens=tokens,
-            cached=sequence.cached,
-            blocks=self.blocks,
-            take=self.take,
-            want=want,
-            masked=needs_masks(wanted.stopping, wanted.grammar),
-        )
-        return ShardRequest(row, wanted.stopping, wanted.grammar)
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """A step to launch. A running row in none of the lists has a prompt that waits for budget, and is not part of the step."""
-
-    decoding: list[Sequence] = field(default_factory=list)
-    """Rows that decode one token within their current blocks."""
-    grown: list[ScheduledRow] = field(default_factory=list)
-    """Rows that need a grant: for a token in a new block, for drafts, or for the next chunk of a prompt."""
-    skipped: list[Sequence] = field(default_factory=list)
-    """Rows that would decode by default but must not: launched steps yield their last token or run their drafts, or the step is full."""
-    admitted: list[ScheduledRow] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    chunks: int = 0
-    """Number of the grown rows that run a chunk of their prompt."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether the step has no rows."""
-        return not (self.admitted or self.decoding or self.grown)
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens computed in the step."""
-        return len(self.decoding) + sum(item.take for item in self.grown) + sum(item.take for item in self.admitted)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Number of prompt tokens among them. A decoding row takes one token."""
-        return self.padded_prompt_tokens(())
-
-    def padded_prompt_tokens(self, sizes: tuple[int, ...]) -> int:
-        """Number of tokens that a device computes for them if it pads each row's part to one of `sizes`."""
-        takes = [item.take for item in self.grown if item.take > 1 and not item.drafts] + [item.take for item in self.admitted]
-        return sum(padded_size(take, sizes) for take in takes)
-
-    @property
-    def grants(self) -> tuple[Grant, ...]:
-        """Grants of the running rows."""
-        taken = tuple(Grant(item.sequence.wire_id, item.take, item.blocks, item.drafts) for item in self.grown)
-        return taken + tuple(Grant(sequence.wire_id, 0) for sequence in self.skipped)
 
 
 class Policy:
@@ -246,19 +174,22 @@ class Policy:
         """Give drafts to rows that decode, while there is room in the step and in their memory."""
         if self._drafter is None:
             return
-        grown = {item.sequence.key: item for item in plan.grown}
         decoding, room = [*plan.decoding, *(item.sequence for item in plan.grown)], self.max_step_tokens - plan.tokens
+        may_draft = self._drafter.start_step(len(decoding))
+        plan.proposing, plan.silent = self._drafter.proposing(decoding)
+        if not may_draft:
+            return
+        grown = {item.sequence.key: item for item in plan.grown}
         moved, drafting = set[int](), list[ScheduledRow]()
         for sequence in decoding:
-            alone = grown.get(sequence.key)
             if sequence.unread:
                 if self._drafter.worth_waiting(sequence):
-                    self._let_wait(sequence, alone, plan)
+                    self._let_wait(sequence, grown.get(sequence.key), plan)
                     moved.add(sequence.key)
                 continue
-            drafts = self._drafter.drafts(sequence, len(decoding))[: max(0, room)]
+            drafts = self._drafter.drafts(sequence)[: max(0, room)]
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
-                drafting.append(self._with_drafts(sequence, alone, drafts))
+                drafting.append(self._with_drafts(sequence, grown.get(sequence.key), drafts))
                 moved.add(sequence.key)
                 room -= len(drafts)
         if moved:

@@ -1,9 +1,9 @@
-"""Drafters: the sources of one row's drafts and their recent acceptance."""
+"""The sources of one row's drafts, and what to expect of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -60,21 +60,95 @@ class ReportedTokens:
         return self._reported[place : place + count]
 
 
-_FIRST_ACCEPTANCE = {
-    DraftSource.GRAMMAR: 0.9,
-    DraftSource.PREDICTION: 0.8,
-    DraftSource.MODEL: 0.6,
-    DraftSource.NGRAM: 0.5,
-    DraftSource.SUFFIX: 0.5,
-}
+FIRST_PAUSE, LONGEST_PAUSE = 4, 256
+"""Tokens that a row generates between drafts that are not expected to pay."""
+
+
+_PRIOR = 4
+"""Number of observations that the first guess at what rows accept counts for."""
+_LEAST_WEIGHT = 0.05
+"""Weight of a row's drafts in the moving average of all rows once there were many."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What rows accept of a source's drafts, on average: what new rows are expected to."""
+
+    acceptance: float
+    seen: int = 0
+
+    def note(self, share: float) -> None:
+        """Record the share of a row's drafts that was accepted."""
+        self.seen += 1
+        self.acceptance += max(_LEAST_WEIGHT, 1 / (_PRIOR + self.seen)) * (share - self.acceptance)
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What to expect of a source's drafts for a row."""
+
+    acceptance: float
+    """Moving average of the share that was accepted."""
+    common: Record
+    proven: bool = False
+    """Whether some were accepted lately. Else no more is expected than what other rows accept."""
+    again: int = 0
+    """Number of the row's tokens from which on it may get drafts again."""
+    pause: int = FIRST_PAUSE
+    """Tokens to wait if the next drafts fail, too."""
+
+    @property
+    def expected(self) -> float:
+        """The chance that a draft is accepted."""
+        return self.acceptance if self.proven else min(self.acceptance, self.common.acceptance)
+
+    def note(self, share: float, weight: float) -> None:
+        """Record the share of drafts that was accepted, with its weight in the average."""
+        self.acceptance += weight * (share - self.acceptance)
+        self.common.note(share)
+        if share:
+            self.again, self.pause, self.proven = 0, max(FIRST_PAUSE, self.pause // 4), True
+
+    def fall_back(self, size: int) -> None:
+        """Wait after drafts that failed, longer each time; the row has `size` tokens."""
+        self.again, self.pause, self.proven = size + self.pause, min(LONGEST_PAUSE, 2 * self.pause), False
+
+
+@dataclass(slots=True)
+class Guesses:
+    """A source of a row's drafts. Long matches are right far more often than short ones, so each has its own outlook."""
+
+    source: DraftSource
+    proposer: Proposer
+    short: Outlook
+    long: Outlook
+
+    def outlook(self, match: Match) -> Outlook:
+        """Return that of a match."""
+        return self.long if match.length >= PROPOSED else self.short
+
+    @property
+    def again(self) -> int:
+        """Number of the row's tokens from which on it may get drafts from here again."""
+        return min(self.short.again, self.long.again)
 
 
 @dataclass(slots=True)
 class RowDrafts:
-    """The proposers of a row, the preferred ones first, and the share of their drafts that was accepted lately."""
+    """The sources of a row's drafts, the preferred ones first."""
 
-    proposers: dict[DraftSource, Proposer]
-    source: DraftSource = DraftSource.NGRAM
-    """Source of the drafts in a launched step."""
-    acceptance: dict[DraftSource, float] = field(default_factory=_FIRST_ACCEPTANCE.copy)
-    """Moving averages."""
+    sources: tuple[Guesses, ...]
+    chosen: Guesses | None = None
+    """Where the drafts of a launched step come from."""
+    outlook: Outlook | None = None
+    """What was expected of them."""
+    probe: bool = False
+    """Whether they were not expected to pay."""
+    waited: bool = False
+    """Whether the row sat out a step for a probe, or was asked to propose drafts for one."""
+    again: int = 0
+    """Number of tokens up to which no source is asked."""
+
+    def find(self, source: DraftSource) -> Guesses | None:
+        """Return that source; None if the row does not have it."""
+        return next((each for each in self.sources if each.source is source), None)

@@ -19,12 +19,13 @@ from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.fault_attribution import Verdict
 from tgi_core.scheduler.memory import RowMemory
 from tgi_core.scheduler.overload import overload
-from tgi_core.scheduler.policy import Policy, StepPlan
+from tgi_core.scheduler.policy import Policy
 from tgi_core.scheduler.prefix import PrefixIndex
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.row_drafts import DraftSource
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.shard_state import ShardState
+from tgi_core.scheduler.step_plan import StepPlan
 from tgi_core.scheduler.step_times import StepTimes, Throughput
 from tgi_core.scheduler.types import (
     DeadlineExceeded,
@@ -264,7 +265,7 @@ class Scheduler:
         now = self._clock()
         self._rate.step(plan.tokens, now)
         padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
-        self.times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts)
+        self.times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts, plan.proposing)
         self._advance(plan, 1)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
@@ -338,7 +339,7 @@ class Scheduler:
         plan = self._launched
         if plan is None:
             return []
-        self._leave_out_the_cancelled(plan)
+        plan.leave_out_all_but(self.shard.rows)
         self.shard.undo_launch()
         self.times.undo()
         self._advance(plan, -1)
@@ -347,13 +348,6 @@ class Scheduler:
         admitted = [item.sequence for item in plan.admitted]
         self._send_back(admitted)
         return admitted
-
-    def _leave_out_the_cancelled(self, plan: StepPlan) -> None:
-        """Drop rows from the plan that left during the turn, since they have nothing to undo."""
-        running = self.shard.rows
-        plan.decoding = [item for item in plan.decoding if item.wire_id in running]
-        plan.grown = [item for item in plan.grown if item.sequence.wire_id in running]
-        plan.admitted = [item for item in plan.admitted if item.sequence.wire_id in running]
 
     def _step_died(self, fault: Fault) -> list[Event]:
         """Handle the failure of a launched step, and of every batch derived from it: continue the rows from their tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 _WEIGHT = 0.05
 """Weight of the latest step in the moving average of tokens per second."""
@@ -53,22 +54,46 @@ class Throughput:
         return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
 
 
+@dataclass(slots=True)
+class _Added:
+    """What drafts, or rows that propose some, added to steps of about as many rows: sums in which earlier steps count for less. Steps with
+    more of them tell more, and disturbances of many steps cancel out."""
+
+    seconds: float = 0.0
+    count: float = 0.0
+
+    @property
+    def each(self) -> float:
+        """Seconds that one adds."""
+        return max(0.0, self.seconds) / self.count if self.count else 0.0
+
+    def note(self, seconds: float, count: int, alone: float) -> None:
+        """Add a step that took so many seconds more than one `alone`. It is capped as those are, else disturbances, which are rare in
+        short steps and frequent in long ones, would all be laid to drafts."""
+        most = _FAR_OFF_ALONE * (alone + self.each * count) - alone if self.count else _FAR_OFF * alone
+        self.seconds = (1 - _STEP_WEIGHT) * self.seconds + min(seconds, most)
+        self.count = (1 - _STEP_WEIGHT) * self.count + count
+
+
 class StepTimes:
     """What a step costs: a time that depends on the number of decoding rows, one for each of their drafts, and one for each prompt token.
     All are moving averages over the steps that were read."""
 
     def __init__(self) -> None:
-        self._unread: deque[tuple[float, int, int, int]] = deque()
+        self._unread: deque[tuple[float, int, int, int, int]] = deque()
         self._last_read = float("-inf")
         self._alone_s: dict[int, float] = {}
         """By the bit length of the number of rows: steps with similar numbers of rows take similar times."""
-        self._draft_s: dict[int, float] = {}
-        """What a draft adds, by the bit length of the number of rows."""
+        self._added: dict[int, _Added] = {}
+        """What drafts added, by the bit length of the number of rows."""
+        self._proposals: dict[int, _Added] = {}
+        """What rows added that proposed some."""
         self._token_s = 0.0
 
-    def launched(self, rows: int, prompt_tokens: int, now: float, drafts: int = 0) -> None:
-        """Record a launched step with `rows` decoding rows, their `drafts` and `prompt_tokens` prompt tokens."""
-        self._unread.append((now, rows, prompt_tokens, drafts))
+    def launched(self, rows: int, prompt_tokens: int, now: float, drafts: int = 0, proposing: int = 0) -> None:
+        """Record a launched step with `rows` decoding rows, of which some are `proposing`, their `drafts` and `prompt_tokens` prompt
+        tokens."""
+        self._unread.append((now, rows, prompt_tokens, drafts, proposing))
 
     def undo(self) -> None:
         """Discard the step launched last, which was refused."""
@@ -76,20 +101,20 @@ class StepTimes:
 
     def read(self, now: float) -> None:
         """Record that the oldest step was read. It began when it was launched, or when the one before it was done."""
-        launched, rows, prompt_tokens, drafts = self._unread.popleft()
+        launched, rows, prompt_tokens, drafts, proposing = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
-            each = max(0.0, seconds - self._alone(rows) - drafts * self._draft_s.get(rows.bit_length(), 0.0)) / prompt_tokens
+            known = self._alone(rows) + drafts * self.draft_s(rows) + proposing * self.proposal_s(rows)
+            each = max(0.0, seconds - known) / prompt_tokens
             self._token_s = _averaged(self._token_s, each, _STEP_WEIGHT if each > self._token_s else _CHEAPER_WEIGHT)
-        elif drafts:
-            if alone := self.decoding_s(rows):
-                each = max(0.0, seconds - alone) / drafts
-                self._draft_s[rows.bit_length()] = _averaged(self._draft_s.get(rows.bit_length(), 0.0), each, _STEP_WEIGHT)
+        elif drafts or proposing:
+            self._note_added(rows, drafts, proposing, seconds)
         else:
             size = rows.bit_length()
             self._alone_s[size] = _averaged(self._alone_s.get(size, 0.0), seconds, _STEP_WEIGHT, _FAR_OFF_ALONE)
-            if size in self._draft_s:
-                self._draft_s[size] *= _HOPE
+            for added in (self._added.get(size), self._proposals.get(size)):
+                if added is not None:
+                    added.seconds *= _HOPE
 
     def forget(self) -> None:
         """Discard the launched steps, which will not be read."""
@@ -114,7 +139,40 @@ class StepTimes:
 
     def draft_s(self, rows: int) -> float:
         """Return the seconds that a draft adds to such a step; 0 if none was measured."""
-        return self._draft_s.get(rows.bit_length(), 0.0)
+        added = self._added.get(rows.bit_length())
+        return 0.0 if added is None else added.each
+
+    def proposal_s(self, rows: int) -> float:
+        """Return the seconds that a row adds that proposes drafts; 0 if none was measured."""
+        added = self._proposals.get(rows.bit_length())
+        return 0.0 if added is None else added.each
+
+    def draft_share(self, rows: int) -> float | None:
+        """Return the share of a step of `rows` rows that a draft adds; None if it was not measured for about as many."""
+        return self._share(self._added, rows)
+
+    def proposal_share(self, rows: int) -> float | None:
+        """Return the same of a row that proposes drafts."""
+        return self._share(self._proposals, rows)
+
+    def measured(self, rows: int) -> bool:
+        """Return whether a step that only decodes about as many rows was measured."""
+        return rows.bit_length() in self._alone_s
+
+    def _note_added(self, rows: int, drafts: int, proposing: int, seconds: float) -> None:
+        """Note what a step took longer than one alone, if that is known: for its drafts if it has any, else for its proposals."""
+        if alone := self.decoding_s(rows):
+            more, size = seconds - alone, rows.bit_length()
+            if drafts:
+                self._added.setdefault(size, _Added()).note(more - proposing * self.proposal_s(rows), drafts, alone)
+            else:
+                self._proposals.setdefault(size, _Added()).note(more, proposing, alone)
+
+    def _share(self, added: Mapping[int, _Added], rows: int) -> float | None:
+        found, alone = added.get(rows.bit_length()), self.decoding_s(rows)
+        if found is None:
+            return None
+        return found.each / alone if alone else 0.0
 
     def _alone(self, rows: int) -> float:
         """Return the seconds of a step that only decodes `rows` rows, from the nearest measured number of rows; 0 if there is

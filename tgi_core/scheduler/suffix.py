@@ -43,21 +43,21 @@ class EarlierAnswers:
 
     def find(self, salt: str, tokens: Sequence[int]) -> Match:
         """Return the latest place behind the longest suffix of `tokens` in an answer with that salt."""
-        if len(tokens) < SHORTEST:
+        if len(tokens) < SHORTEST or not (place := self._latest[hash((salt, tokens[-2], tokens[-1])) % self._size]):
             return NO_MATCH
-        best, oldest, most = NO_MATCH, self._end - self._size, min(LONGEST, len(tokens))
-        place = self._latest[self._bucket(salt, tokens[-2], tokens[-1])]
-        for _ in range(PLACES):
-            if place < oldest + SHORTEST or not place or best.length >= most:
-                break
-            slot = place % self._size
-            longer = self._tokens[slot - 1 - best.length] == tokens[-1 - best.length]  # else no longer match ends here
-            if longer and self._salts[slot] is not None:
-                length = self._common(salt, slot, tokens, min(most, place - max(0, oldest)))
-                if length > best.length:
-                    best = Match(length, place)
-            place = self._before[slot]
-        return best
+        size, known, before = self._size, self._tokens, self._before
+        longest, found, most, left = 0, 0, min(LONGEST, len(tokens)), PLACES
+        oldest = max(0, self._end - size)
+        first, last = oldest + SHORTEST, tokens[-1]
+        while place >= first and left and longest < most:
+            slot = place % size
+            if known[slot - 1 - longest] == last and self._salts[slot] is not None:  # else no longer match ends here
+                length = self._common(salt, slot, tokens, min(most, place - oldest))
+                if length > longest:
+                    longest, found = length, place
+                    last = tokens[-1 - longest] if longest < most else -1
+            place, left = before[slot], left - 1
+        return Match(longest, found)
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
         """Return up to `count` tokens from `place` to the end of its answer."""

@@ -98,11 +98,17 @@ def _decode_launch(message: pb.Turn) -> StepVerb | None:
 
 
 def _encode_grant(grant: Grant) -> contract.Grant:
-    return contract.Grant(request_id=grant.request_id, take=grant.take, blocks=_encode_tables(grant.blocks), drafts=grant.drafts)
+    message = contract.Grant(
+        request_id=grant.request_id, take=grant.take, blocks=_encode_tables(grant.blocks), drafts=grant.drafts
+    )
+    message.no_proposals = not grant.propose
+    return message
 
 
 def _decode_grant(message: contract.Grant) -> Grant:
-    return Grant(message.request_id, message.take, _decode_tables(message.blocks), tuple(message.drafts))
+    return Grant(
+        message.request_id, message.take, _decode_tables(message.blocks), tuple(message.drafts), not message.no_proposals
+    )
 
 
 def _encode_request(item: ShardRequest) -> pb.Request:

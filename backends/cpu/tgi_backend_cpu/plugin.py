@@ -24,7 +24,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="cpu")
+    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="cpu")
 
 
 @hookimpl

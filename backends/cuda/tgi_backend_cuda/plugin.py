@@ -44,7 +44,7 @@ def allocator_variable(torch_version: str) -> str:
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="cuda")
+    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="cuda")
 
 
 @hookimpl

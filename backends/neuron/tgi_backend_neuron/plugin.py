@@ -12,7 +12,7 @@ from tgi_core.engine.accelerator.discovery import check_ready
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is. Ranks are the runtime's own business, in one process."""
-    return Manifest("neuron", "tgi-core", __version__, (1, 6), (1, 2), device_kind="neuron", processes=Processes.ONE)
+    return Manifest("neuron", "tgi-core", __version__, (1, 7), (1, 2), device_kind="neuron", processes=Processes.ONE)
 
 
 @hookimpl

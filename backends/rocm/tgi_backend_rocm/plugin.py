@@ -25,7 +25,7 @@ watchdog of RCCL gives a lost rank's collectives up without ending this process,
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="rocm")
+    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="rocm")
 
 
 @hookimpl

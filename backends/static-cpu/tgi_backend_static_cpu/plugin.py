@@ -16,7 +16,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is. Devices of the kind "emulated" are never chosen by themselves."""
-    return Manifest("static-cpu", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="emulated")
+    return Manifest("static-cpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="emulated")
 
 
 @hookimpl

@@ -23,7 +23,7 @@ DEFAULTS = {
 @hookimpl
 def backend_manifest() -> Manifest:
     """Who this plugin is."""
-    return Manifest("xpu", "tgi-core", __version__, api_built=(1, 6), api_requires=(1, 2), device_kind="xpu")
+    return Manifest("xpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="xpu")
 
 
 @hookimpl

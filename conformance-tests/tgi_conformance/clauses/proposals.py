@@ -12,8 +12,8 @@ from tgi_conformance.masks import ALTERNATING
 from tgi_conformance.scenario import Scene
 from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
-from tgi_conformance.verdict import DoesNotApply, Level
-from tgi_core.backend import API_VERSION, Feature, InvalidModel, Request, Unsupported, WarmupPlan
+from tgi_conformance.verdict import DoesNotApply, Level, Violation
+from tgi_core.backend import API_VERSION, Feature, Grant, InvalidModel, Request, Unsupported, WarmupPlan
 
 
 def _opened(scene: Scene, plan: WarmupPlan) -> Stage:
@@ -69,3 +69,30 @@ def proposals(scene: Scene) -> None:
     stage.decode(batch, steps=2)
     stage = _opened(scene, replace(plan, draft=0))
     stage.decode(stage.start(stage.request(stage.prompts[0])))
+
+
+@clause(
+    "speculation.silence",
+    "A row that is told not to propose proposes nothing in that step; neither its tokens nor the proposals of other rows depend on it.",
+    Level.L2,
+    needs=("speculation",),
+    situations=("a row proposes tokens", "a row runs drafts"),
+    rows=3,
+    provisional=API_VERSION == (1, 7),
+)
+def silence(scene: Scene) -> None:
+    """Every other row is silent, in turn, with drafts of what it proposed and without; then all of them."""
+    if scene.target.built < (1, 7):
+        raise DoesNotApply("it was built against a contract in which rows always propose")
+    stage = able(_opened(scene, drafting_plan(scene)))
+    (batch, requests), count = _started(stage), most(stage)
+    for turn in range(6):
+        drafts = {request.id: _proposed(stage, request.id, count) for request in requests}
+        given = {grant.request_id: grant for grant in stage.drafting(batch, drafts=drafts)}
+        silent = {request.id for place, request in enumerate(requests) if (place + turn) % 2 or turn == 5}
+        grants = [replace(given.get(request.id, Grant(request.id, 1)), propose=request.id not in silent) for request in requests]
+        batch = stage.decode(batch, grants=grants)
+        for id in sorted(silent):
+            if proposed := _proposed(stage, id, count):
+                raise Violation("proposals", f"row {id} was told not to propose anything and proposes {list(proposed)}")
+    stage.decode(batch, steps=2)

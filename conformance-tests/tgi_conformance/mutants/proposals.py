@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tgi_conformance.mutants.base import Sound, mutant
 from tgi_core.backend import Row
-from tgi_core.backend.batch_tracker import RowState
+from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.backend.reference import PROPOSALS
 
 
@@ -44,3 +44,20 @@ class ProposalsWithinPrompt(Sound):
         if made.tokens or made.fault or not self._proposed_most:
             return super()._with_proposals(row, made)
         return replace(made, proposed=(row.tokens[0],) * self._proposed_most)
+
+
+@mutant("proposals-unwanted", "speculation.silence")
+class ProposalsUnwanted(Sound):
+    """The speculator guesses for all rows of a step, also for those that are told not to propose."""
+
+    def _run(self, row_input: RowInput) -> Row:
+        return super()._run(replace(row_input, propose=True))
+
+
+@mutant("proposals-silenced", "speculation.silence")
+class ProposalsSilenced(Sound):
+    """A row that is told not to propose in a step returns no token in it either: it is taken out of the batch that is sampled."""
+
+    def _run(self, row_input: RowInput) -> Row:
+        made = super()._run(row_input)
+        return made if row_input.propose else Row(made.request_id, drafted=made.drafted)

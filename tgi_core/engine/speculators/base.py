@@ -28,15 +28,17 @@ class Speculator(Protocol):
         """Allocate what it keeps for rows within these limits; returns them with its memory. Raises OutOfMemory."""
 
     def propose(self, row_inputs: Sequence[RowInput], rows: Sequence[Row], logits: StepLogits, count: int) -> Proposals:
-        """Guess up to `count` tokens behind what a step made: `rows` are the results of `row_inputs`, whose rows have those tokens."""
+        """Guess up to `count` tokens behind what a step made: `rows` are the results of `row_inputs`, whose rows have those tokens. Only
+        those that are asked to `propose` get any."""
 
     def release(self) -> None:
         """Free what it keeps for rows."""
 
 
 def continued(row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> list[tuple[RowInput, Row]]:
-    """Those that made a token and go on."""
-    return [(row_input, row) for row_input, row in zip(row_inputs, rows, strict=True) if row.tokens and row.fault is None]
+    """Those that made a token, go on and are asked for guesses."""
+    pairs = zip(row_inputs, rows, strict=True)
+    return [(row_input, row) for row_input, row in pairs if row_input.propose and row.tokens and row.fault is None]
 
 
 def no_proposals(options: OpenOptions, reason: str) -> tuple[Kernel, ...]:
