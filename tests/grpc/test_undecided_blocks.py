@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.grpc.shards import PLAN, client, model, running, served
+from tests.grpc.test_lockstep import batch, connected, wanted
 from tests.scheduler.device import alone, quiet, request
-from tgi_core.backend import Capabilities, Capacity, Progress, WarmupPlan, hookimpl
+from tgi_core.backend import CacheKind, Capabilities, Capacity, Progress, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.client.channel import ShardChannel
 from tgi_core.client.local import LocalShard
 from tgi_core.client.warmup import warm_up
 from tgi_core.errors import StartupError
-from tgi_core.proto.generate.v3 import generate_pb2 as pb
+from tgi_core.proto.generate.v2 import generate_pb2 as v2
+from tgi_core.proto.generate.v3 import generate_pb2 as v3
 from tgi_core.tokenizer import Tokenizer
 
 SLOTS = 8
@@ -69,8 +72,8 @@ async def test_a_router_of_tgis_counts_slots(demo_tokenizer: Tokenizer, tmp_path
     """It asks for the block size before warm-up, and afterwards divides the shard's tokens by it: that makes the slots."""
     with served(demo_tokenizer, tmp_path, session_class=WholeRows) as server:
         channel = ShardChannel(server.address)
-        info = await channel.call("Info", pb.InfoRequest())
-        warmed = await channel.call("Warmup", pb.WarmupRequest(max_input_tokens=16, max_prefill_tokens=64, max_total_tokens=32))
+        info = await channel.call("Info", v3.InfoRequest())
+        warmed = await channel.call("Warmup", v3.WarmupRequest(max_input_tokens=16, max_prefill_tokens=64, max_total_tokens=32))
         await channel.close()
     assert warmed.max_supported_total_tokens / info.block_size == SLOTS
     assert (warmed.max_input_tokens, warmed.max_total_tokens) == (16, 32)
@@ -83,3 +86,24 @@ async def test_a_client_learns_it_over_the_socket(demo_tokenizer: Tokenizer, tmp
         capacity = await shard.warmup(replace(PLAN, block_size=3), quiet)
         assert capacity.groups[0].block_size == PLAN.max_row_tokens
         await shard.close()
+
+
+class OnlyStates(WholeRows):
+    """The toy model with one state per row, however long it is."""
+
+    @hookimpl
+    def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
+        """A state for each row."""
+        capacity = super().warmup(plan, progress)
+        return replace(capacity, groups=(replace(capacity.groups[0], kind=CacheKind.STATE),))
+
+
+@pytest.mark.parametrize("pb", [v3, v2], ids=["v3", "v2"])
+def test_a_router_of_tgis_gets_states(demo_tokenizer: Tokenizer, tmp_path: Path, pb: ModuleType) -> None:
+    """Where no block holds positions, room for tokens is no limit."""
+    with served(demo_tokenizer, tmp_path, session_class=OnlyStates) as server:
+        channel, call = connected(server.address, pb)
+        warmed = call("Warmup", batch=pb.Batch(), max_prefill_tokens=64, max_total_tokens=32)
+        first = call("Prefill", batch=batch(pb, 0, wanted(pb, 1, "The sea", 3)))
+        channel.close()
+    assert warmed.max_supported_total_tokens >= 32 * SLOTS and len(first.generations) == 1

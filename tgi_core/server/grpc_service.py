@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf.message import Message
 
-from tgi_core.backend import BackendError, CacheKind, Capacity, DeviceLost, WarmupPlan
-from tgi_core.blocks import CacheBlocks
+from tgi_core.backend import BackendError, Capacity, DeviceLost, WarmupPlan
+from tgi_core.blocks import ONE_BLOCK, CacheBlocks
 from tgi_core.errors import StartupError
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_grammars import PreparedGrammars
@@ -74,7 +74,7 @@ class ShardService:
         response, capacity = self._warmup_of_tgi(request), self._capacity()
         can = self._host.model().server.info.capabilities
         if not can.block_sizes:  # the router divides by the size that it was told
-            blocks = min(group.num_blocks for group in capacity.groups if group.kind is not CacheKind.STATE)
+            blocks = CacheBlocks(capacity.groups).total
             response.max_supported_total_tokens = min(blocks * first_block_size(can), MOST_TOKENS)
         return response
 
@@ -102,7 +102,7 @@ class ShardService:
         """Return the capacity for a v2 router, which rounds requests up to its own small blocks: the maximum difference from the
         shard's rounding is subtracted in advance."""
         response, capacity = self._warmup_of_tgi(request), self._capacity()
-        size = max(group.block_size for group in capacity.groups if group.kind is not CacheKind.STATE)
+        size = max((group.block_size for group in capacity.groups if group.kind not in ONE_BLOCK), default=1)
         lost = capacity.max_rows * (size - 1) if size > _V2_BLOCK else 0
         response.max_supported_total_tokens = max(capacity.max_row_tokens, response.max_supported_total_tokens - lost)
         return response
