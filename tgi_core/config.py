@@ -162,12 +162,51 @@ class Settings:
     in_process: bool = setting(
         False, "Run the shard inside the server process, for example in a notebook.", "Shard", scope=Scope.SERVE
     )
+    engine: str = setting(
+        "local",
+        "Where shards run: local starts them on this machine, ray on the nodes of a Ray cluster; requires the ray extra.",
+        "Shard",
+        choices=("local", "ray"),
+        scope=Scope.SERVE,
+    )
+    ray_resources: str | None = setting(
+        None,
+        "What each rank takes of a Ray node's resources, such as GPU=1,CPU=4. Default: CPU=1.",
+        "Shard",
+        scope=Scope.SERVE,
+    )
     replicas: int = setting(
         1,
         "Number of replicas of the model, each in a shard of its own. Each request goes to the one that is expected to be done first.",
         "Shard",
         minimum=1,
         maximum=1024,
+        scope=Scope.SERVE,
+    )
+    min_replicas: int | None = setting(
+        None,
+        "Minimum number of replicas when there is little to do; 0 leaves none until a request comes. Default: --replicas.",
+        "Shard",
+        minimum=0,
+        maximum=1024,
+        scope=Scope.SERVE,
+    )
+    max_replicas: int | None = setting(
+        None,
+        "Maximum number of replicas when requests wait. Default: --replicas.",
+        "Shard",
+        minimum=1,
+        maximum=1024,
+        scope=Scope.SERVE,
+    )
+    scale_up_wait: float = setting(
+        1.0, "Seconds that a request waits before another replica is opened.", "Shard", minimum=0.0, scope=Scope.SERVE
+    )
+    scale_down_delay: float = setting(
+        300.0,
+        "Seconds during which the other replicas must have had room for all requests before one is closed.",
+        "Shard",
+        minimum=0.0,
         scope=Scope.SERVE,
     )
     on_shard_loss: str = setting(

@@ -138,13 +138,14 @@ async def _start_components(
 
     with progress() as line:
         show = both(line, lifecycle.progress)
-        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=not addresses)
+        elsewhere, asked = bool(addresses) or settings.engine == "ray", settings
+        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=not elsewhere)
         settings = replace(settings, rope_scaling=None, rope_factor=None)  # the directory has them
         if not addresses:
             settings = await asyncio.to_thread(pin_adapters, settings, show)
     read_sizes(directory)
-    openers = choose_openers(directory, settings, addresses)
-    served, opened = await _opened(openers, directory, model, settings, lifecycle)
+    openers = choose_openers(directory, _on_nodes(settings, asked), addresses)
+    served, opened = await _opened(openers[: len(addresses) or settings.replicas], directory, model, settings, lifecycle)
     divided = bool(settings.sharded) or (settings.num_shard or 1) > 1
     print_memory_plan(opened[0].info.backend, opened[0].info, opened[0].capacity, divided, len(opened))
     registry = CollectorRegistry()
@@ -152,6 +153,13 @@ async def _start_components(
     app = create_app(settings, served, serving.generator, registry, traces, lifecycle)
     await stack.enter_async_context(app.router.lifespan_context(app))
     return ServerComponents(app, serving)
+
+
+def _on_nodes(settings: Settings, asked: Settings) -> Settings:
+    """Return the settings of shards. On other machines they find the model by themselves, as it was `asked` for."""
+    if settings.engine != "ray":
+        return settings
+    return replace(settings, draft_model=asked.draft_model, rope_scaling=asked.rope_scaling, rope_factor=asked.rope_factor)
 
 
 async def _opened(
