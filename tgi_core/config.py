@@ -416,6 +416,11 @@ class Settings:
                 f"--total-payload-limit {self.total_payload_limit} must be at least --payload-limit {self.payload_limit}"
             )
 
+    @property
+    def most_replicas(self) -> int:
+        """Number of replicas that there may be."""
+        return max(self.replicas, self.max_replicas or 1)
+
 
 def settings_in(scope: Scope) -> frozenset[str]:
     """Names of the settings that a command accepts."""

@@ -45,10 +45,8 @@ def open_on_ray(directory: Path, settings: Settings) -> list[Opener]:
     cluster = RayCluster(parse_resources(settings.ray_resources), log_to_driver=not settings.json_output)
     access = access_on_ray(settings, os.environ)
     arguments = shard_arguments(settings)
-    return [
-        OnCluster(cluster, settings.num_shard or 1, arguments, directory, access)
-        for _ in range(max(settings.replicas, settings.max_replicas or 1))
-    ]
+    ranks = settings.num_shard or 1
+    return [OnCluster(cluster, ranks, arguments, directory, access) for _ in range(settings.most_replicas)]
 
 
 def access_on_ray(settings: Settings, environ: Mapping[str, str]) -> ShardAccess:

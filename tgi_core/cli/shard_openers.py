@@ -168,7 +168,7 @@ def choose_openers(directory: Path, settings: Settings, addresses: Sequence[str]
         return [AtAddress(address, directory, settings) for address in addresses]
     if settings.engine == "ray":
         return open_on_ray(directory, settings)
-    kind, count = InProcess if settings.in_process else InChild, max(settings.replicas, settings.max_replicas or 1)
+    kind, count = InProcess if settings.in_process else InChild, settings.most_replicas
     return [kind(directory, settings, ReplicaPlace(number, count) if count > 1 else None) for number in range(count)]
 
 

@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tgi_core.errors import StartupError
@@ -22,6 +23,8 @@ _TRY_S = 3.0
 """Seconds for one placement, as long as there are others to try."""
 _ROUND_S = 30.0
 """Seconds for the last one, after which the nodes are looked at again."""
+_SUSPECT_S = 30.0
+"""Seconds after which a node that a replica has left is known to be alive."""
 _NODE_LABEL = "ray.io/node-id"
 _NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """Options of an actor for the resources that have one of their own."""
@@ -94,9 +97,9 @@ class RayHost:
 class RayPlace:
     """A placement group with its actors."""
 
-    def __init__(self, group: Any, hosts: Sequence[RayHost], nodes: Sequence[str], used: Counter[str]) -> None:
+    def __init__(self, group: Any, hosts: Sequence[RayHost], free: Callable[[], None]) -> None:
         self.hosts = hosts
-        self._group, self._nodes, self._used = group, nodes, used
+        self._group, self._free = group, free
         self._released = False
 
     def release(self) -> None:
@@ -106,7 +109,7 @@ class RayPlace:
         if self._released:
             return
         self._released = True
-        self._used.subtract(self._nodes)
+        self._free()
         for host in self.hosts:
             ray.kill(host.actor)
         ray.util.remove_placement_group(self._group)
@@ -121,6 +124,8 @@ class RayCluster:
         self._log_to_driver = log_to_driver
         self._used: Counter[str] = Counter()
         """Number of replicas by the id of their node."""
+        self._left: dict[str, float] = {}
+        """When a replica last left a node, by its id: if the node was lost, it takes Ray a while to know."""
         self._placing = asyncio.Lock()
 
     async def place(self, ranks: int) -> RayPlace:
@@ -154,9 +159,14 @@ class RayCluster:
         return None
 
     def _emptiest(self, each: Resources, nodes: dict[str, Resources]) -> str | None:
-        """Return the node with the fewest replicas of those that are large enough."""
-        large = [node for node, has in nodes.items() if fits(each, has)]
-        return min(large, key=lambda node: self._used[node], default=None)
+        """Return the node with the fewest replicas of those that are large enough; one that was just left only if there is no other."""
+        large, recent = [node for node, has in nodes.items() if fits(each, has)], time.monotonic() - _SUSPECT_S
+        return min(large, key=lambda node: (self._left.get(node, recent) > recent, self._used[node]), default=None)
+
+    def _free(self, nodes: Sequence[str]) -> None:
+        """A replica has left these nodes."""
+        self._used.subtract(nodes)
+        self._left |= dict.fromkeys(nodes, time.monotonic())
 
     async def _hosts(self, group: Any, each: Resources) -> RayPlace:
         """Start an actor in each bundle of a placement group."""
@@ -180,7 +190,7 @@ class RayCluster:
             for index in range(group.bundle_count)
         ]
         self._used.update(nodes)
-        return RayPlace(group, hosts, nodes, self._used)
+        return RayPlace(group, hosts, lambda: self._free(nodes))
 
 
 async def _group(count: int, each: Resources, node: str | None, seconds: float) -> Any:
