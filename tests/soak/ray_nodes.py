@@ -2,8 +2,8 @@
 
     python -m tests.soak.ray_nodes [--kills N] [--every SECONDS] [--streams N]
 
-Needs Ray. Ends with 0 under the conditions of `tests.soak.replicas`. A kill is SIGKILL to all processes of a node at once. There is room for more
-replicas, so that a lost one comes back before there is another node.
+Needs Ray. Ends with 0 under the conditions of `tests.soak.replicas`. A kill is SIGKILL to all
+processes of a node at once. There is room for more replicas, so that a lost one comes back before there is another node.
 """
 
 from __future__ import annotations

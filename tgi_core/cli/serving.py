@@ -70,7 +70,7 @@ async def serve(model: str, settings: Settings, addresses: Sequence[str] = ()) -
         if traces is not None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
         server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
-        opening = asyncio.create_task(_start_components(model, settings, addresses, lifecycle, traces, stack))
+        opening = asyncio.create_task(start_components(model, settings, addresses, lifecycle, traces, stack))
         await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
@@ -130,7 +130,7 @@ def _leave(stopped_by: int | None) -> None:
     end_at_once(0)
 
 
-async def _start_components(
+async def start_components(
     model: str, settings: Settings, addresses: Sequence[str], lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
 ) -> ServerComponents:
     """Start everything behind the socket; `stack` closes it. Raises StartupError."""

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 _GOODBYE_S = 8.0
 """Seconds that a shard's processes may take to exit after a request to do so."""
-_DEATH_S = 2.0
+_DEATH_S = 0.5
 """Seconds that the news of an end may take after a connection is closed."""
 
 
