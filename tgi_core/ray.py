@@ -94,6 +94,8 @@ class RouterApp:
             await self._app(scope, receive, send)
 
     async def _live(self, receive: _Receive, send: _Send) -> None:
+        from tgi_router import on_any_server
+
         await receive()  # lifespan.startup
         settings, lifecycle = self._settings, Lifecycle()
         set_up(settings.json_output)
@@ -106,7 +108,7 @@ class RouterApp:
             except StartupError as error:
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
-            self._app = started.app
+            self._app = on_any_server(started.app)
             lifecycle.serving()
             await send({"type": "lifespan.startup.complete"})
             await receive()  # lifespan.shutdown

@@ -78,7 +78,7 @@ def test_ray_alone_knows_that_a_node_is_lost(cluster: Nodes) -> None:
             cluster.add(2)
             if losses():
                 break
-        wait_until(lambda: losses() > 0 and set(phases(server)) == {"serving"}, PATIENCE)
+        wait_until(lambda: losses() > 0 and set(phases(server)) == {"serving"})
         assert httpx.post(f"{server.url}/generate", json=body(1), timeout=60).json() == before[0]
         assert server.stop() == 0
 
@@ -100,7 +100,7 @@ def test_from_none_to_three(cluster: Nodes) -> None:
     limits = ("--min-replicas", "0", "--max-replicas", "3", "--scale-up-wait", "0.2", "--scale-down-delay", "1")
     slow = ("--max-batch-size", "2", "--inject-faults", "slow:every=1,ms=20")
     with served(*REFERENCE, *limits, *slow, extra=address(cluster), patience=PATIENCE) as server:
-        wait_until(lambda: phases(server) == ["parked"] * 3, PATIENCE)
+        wait_until(lambda: phases(server) == ["parked"] * 3)
         wait_until(lambda: not hosts())
         assert httpx.get(f"{server.url}/health").status_code == 200
 
@@ -131,7 +131,7 @@ def test_the_serve_application(cluster: Nodes, tmp_path: Path) -> None:
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(address(cluster)))
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: _answers(url), PATIENCE)
+        wait_until(lambda: _answers(url))
         whole = httpx.post(f"{url}/generate", json=body(1), timeout=60).json()
         assert whole["generated_text"]
         with httpx.stream("POST", f"{url}/generate_stream", json=body(1), timeout=60) as response:
