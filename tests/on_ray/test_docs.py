@@ -8,10 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.serve.process import ServerProcess
 from tgi_core.config import Settings
 from tgi_core.ray import settings_of
 
@@ -20,7 +18,7 @@ SERVES = [command for command in COMMANDS if command.startswith("tgi serve")]
 
 
 def test_which_commands_there_are() -> None:
-    """Those below, and Ray's own."""
+    """Those below, Ray's own, and a request that tests/on_ray/test_ray.py sends."""
     others = [command for command in COMMANDS if command not in SERVES]
     expected = ['pip install "tgi-core[ray]" tgi-backend-cpu', "ray start --head", "curl http://127.0.0.1:3000/info"]
     assert others == [*expected, "serve run tgi_core.ray:app replicas=2 ray_resources=CPU=1"] and len(SERVES) == 3
@@ -43,9 +41,3 @@ def test_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = dict(word.split("=", 1) for word in command.split()[3:])
     monkeypatch.setattr("tgi_core.cli.ray_engine.find_spec", lambda name: name)
     assert settings_of(arguments) == Settings(engine="ray", replicas=2, ray_resources="CPU=1")
-
-
-def test_curl(demo_server: ServerProcess) -> None:
-    """The request is answered."""
-    (command,) = (each for each in COMMANDS if each.startswith("curl"))
-    assert httpx.get(command.split()[1].replace("http://127.0.0.1:3000", demo_server.url)).json()["model_id"]
