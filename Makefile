@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-native-asan test-neuron test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -97,6 +97,14 @@ test-neuron:
 	    -e backends/neuron pytest pytest-asyncio pytest-timeout
 	.venv-neuron/bin/pip install --disable-pip-version-check -q --no-deps optimum-neuron==0.4.5
 	.venv-neuron/bin/pytest tests/neuron/real
+
+# shards on a real Ray cluster of three nodes on this machine, in a venv of its own; minutes on a quiet machine. SOAK=1: 96 streams while nodes are killed
+test-ray:
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 -e ".[engine,ray]" -e backends/cpu \
+	    hypothesis httpx pytest pytest-asyncio pytest-timeout
+	.venv-ray/bin/pytest -o addopts= -o filterwarnings=default tests/on_ray
+	$(if $(SOAK),.venv-ray/bin/python -m tests.soak.ray_nodes)
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install

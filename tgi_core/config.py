@@ -9,12 +9,12 @@ import ipaddress
 from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
+from tgi_core.settings.model import EVERY_COMMAND, ModelSettings
 from tgi_core.settings.spec import Scope, check_bounds, environment_variable, flag, ignored, setting, setting_of
 
 __all__ = ["Scope", "Settings", "check_bounds", "environment_variable", "flag", "settings_in"]
 
 _BOTH = Scope.ROUTER | Scope.SHARD
-_ALL = _BOTH | Scope.DOWNLOAD
 
 _OWN_FOLDER = "the socket is created in a private directory"
 MAX_DRAFTS = 16
@@ -26,80 +26,9 @@ _OWN_CHOICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(ModelSettings):
     """The settings of `tgi serve`. None means derived from the model and the machine."""
 
-    # model
-    model_id: str | None = setting(
-        None,
-        "Model to serve: a local directory, a GGUF file or a Hugging Face Hub id. Default: the bundled demo model.",
-        "Model",
-        scope=_ALL,
-    )
-    revision: str | None = setting(None, "Hub revision of the model: a branch, tag or commit.", "Model", scope=_ALL)
-    dtype: str = setting(
-        "auto",
-        "Data type of the weights and the KV cache; auto uses the model's own.",
-        "Model",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        scope=Scope.SHARD,
-    )
-    quantize: str | None = setting(
-        None,
-        "Quantize unquantized weights at load: int8, int4 or fp8 (eetq and bitsandbytes are aliases of int8; bitsandbytes-nf4 "
-        "and bitsandbytes-fp4 of int4). The format of a quantized checkpoint is read from its files; the flag must match it.",
-        "Model",
-        choices=(
-            *("awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes"),
-            *("bitsandbytes-nf4", "bitsandbytes-fp4", "fp8", "int8", "int4"),
-        ),
-        scope=Scope.SHARD,
-    )
-    tokenizer_config_path: str | None = setting(None, "File to use instead of the model's tokenizer_config.json.", "Model")
-    served_model_name: str | None = setting(None, "Model name that the API reports. Default: the value of --model-id.", "Model")
-    trust_remote_code: bool = ignored(
-        False,
-        "Run Python code from the model's repository.",
-        "Model",
-        "code from model repositories is never run; models that require it do not load",
-        scope=_ALL,
-    )
-    lora_adapters: str | None = setting(
-        None,
-        "Comma-separated LoRA adapters to serve: HUB_ID, HUB_ID@REVISION or NAME=PATH.",
-        "Model",
-        scope=Scope.SHARD | Scope.DOWNLOAD,
-    )
-    draft_model: str | None = setting(
-        None,
-        "Model that drafts tokens: a smaller one with the same tokenizer, or speculation heads (Medusa, MLPSpeculator, EAGLE-3); a local "
-        "directory or a Hugging Face Hub id. Default: the heads that --model-id names, if it names any.",
-        "Model",
-        scope=Scope.SHARD | Scope.DOWNLOAD,
-    )
-    rope_scaling: str | None = setting(
-        None,
-        "RoPE scaling that overrides the model's config.json. linear multiplies the context length by --rope-factor; dynamic changes "
-        "nothing, because requests cannot exceed the model's own context length. Default: linear with --rope-factor, otherwise the "
-        "model's own.",
-        "Model",
-        choices=("linear", "dynamic"),
-        scope=Scope.SHARD,
-    )
-    rope_factor: float | None = setting(
-        None, "RoPE scaling factor. Default: 1 with --rope-scaling.", "Model", minimum=1.0, scope=Scope.SHARD
-    )
-    # weights
-    huggingface_hub_cache: str | None = setting(
-        None, "Hub cache directory. Default: the one huggingface_hub uses.", "Weights", scope=_ALL
-    )
-    weights_cache_override: str | None = setting(None, "Directory with the weight files of a Hub model.", "Weights", scope=_ALL)
-    auto_convert: bool = setting(
-        False,
-        "Convert .bin weights if the model has no safetensors; the files are read without executing pickled code.",
-        "Weights",
-        scope=_ALL,
-    )
     # device
     backend: str | None = setting(
         None, "Backend to use. Default: the accelerator, if exactly one is ready; otherwise cpu.", "Device", scope=Scope.SHARD
@@ -162,12 +91,51 @@ class Settings:
     in_process: bool = setting(
         False, "Run the shard inside the server process, for example in a notebook.", "Shard", scope=Scope.SERVE
     )
+    engine: str = setting(
+        "local",
+        "Where shards run: local starts them on this machine, ray on the nodes of a Ray cluster; requires the ray extra.",
+        "Shard",
+        choices=("local", "ray"),
+        scope=Scope.SERVE,
+    )
+    ray_resources: str | None = setting(
+        None,
+        "What each rank takes of a Ray node's resources, such as GPU=1,CPU=4. Default: CPU=1.",
+        "Shard",
+        scope=Scope.SERVE,
+    )
     replicas: int = setting(
         1,
         "Number of replicas of the model, each in a shard of its own. Each request goes to the one that is expected to be done first.",
         "Shard",
         minimum=1,
         maximum=1024,
+        scope=Scope.SERVE,
+    )
+    min_replicas: int | None = setting(
+        None,
+        "Minimum number of replicas when there is little to do; 0 leaves none until a request comes. Default: --replicas.",
+        "Shard",
+        minimum=0,
+        maximum=1024,
+        scope=Scope.SERVE,
+    )
+    max_replicas: int | None = setting(
+        None,
+        "Maximum number of replicas when requests wait. Default: --replicas.",
+        "Shard",
+        minimum=1,
+        maximum=1024,
+        scope=Scope.SERVE,
+    )
+    scale_up_wait: float = setting(
+        1.0, "Seconds that a request waits before another replica is opened.", "Shard", minimum=0.0, scope=Scope.SERVE
+    )
+    scale_down_delay: float = setting(
+        300.0,
+        "Seconds during which the other replicas must have had room for all requests before one is closed.",
+        "Shard",
+        minimum=0.0,
         scope=Scope.SERVE,
     )
     on_shard_loss: str = setting(
@@ -356,7 +324,7 @@ class Settings:
         2.0, "Value added to the logits of the tokens that a watermark favours.", "Scheduling", minimum=-100.0, maximum=100.0
     )
     # logs
-    json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=_ALL)
+    json_output: bool = setting(False, "Log one JSON object per line.", "Logs", scope=EVERY_COMMAND)
     otlp_endpoint: str | None = setting(None, "OTLP/gRPC endpoint for traces; requires the otlp extra.", "Logs")
     otlp_service_name: str = setting("text-generation-inference.router", "Service name in traces.", "Logs")
     usage_stats: str = ignored(
@@ -376,6 +344,11 @@ class Settings:
             raise StartupError(
                 f"--total-payload-limit {self.total_payload_limit} must be at least --payload-limit {self.payload_limit}"
             )
+
+    @property
+    def most_replicas(self) -> int:
+        """Number of replicas that there may be."""
+        return max(self.replicas, self.max_replicas or 1)
 
 
 def settings_in(scope: Scope) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """The HTTP server of tgi-core: TGI's and OpenAI's routes, on top of any implementation of the `Generator` protocol."""
 
 from tgi_router.admission import AdmissionControl
+from tgi_router.any_server import on_any_server
 from tgi_router.app import create_app
 from tgi_router.connection import Connection
 from tgi_router.connection_policy import ConnectionPolicy
@@ -21,4 +22,5 @@ __all__ = [
     "Load",
     "ServedModel",
     "create_app",
+    "on_any_server",
 ]

@@ -175,7 +175,9 @@ _CACHING = {"enabled": True, "query_tokens": 2048, "hit_tokens": 1024}
 class ReplicaInfo(Answer):
     """State of one of several shards behind the server."""
 
-    phase: Literal["serving", "restarting", "failed"] = Field(description="Whether it serves.", examples=["serving"])
+    phase: Literal["serving", "restarting", "parked", "failed"] = Field(
+        description="Whether it serves. Parked: not until needed.", examples=["serving"]
+    )
     queued: Count = Field(description="Number of waiting requests.", examples=[0])
     running: Count = Field(description="Number of requests in the batch.", examples=[3])
     kv_blocks_used: Count = Field(description="Number of KV cache blocks in use by requests.", examples=[40])

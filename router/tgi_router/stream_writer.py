@@ -25,8 +25,7 @@ class StreamWriter:
     """Writes the body of one response, once its head has been sent."""
 
     def __init__(self, cycle: RequestResponseCycle, transport: Transport, when_writable: WhenWritable) -> None:
-        scope: Any = cycle.scope
-        scope.setdefault("extensions", {})[_KEY] = self
+        self.attach(cycle.scope)
         self._cycle = cycle
         self._transport = transport
         self._chunked = True
@@ -37,9 +36,13 @@ class StreamWriter:
         self.listeners: list[Callable[[], None]] = []
         """Called when the connection is writable again after `write` has returned False."""
 
+    def attach(self, scope: Any) -> None:
+        """Make this the writer of a request."""
+        scope.setdefault("extensions", {})[_KEY] = self
+
     @classmethod
     def of(cls, scope: Scope) -> StreamWriter:
-        """Return the writer of a request, on a server that uses `Connection`."""
+        """Return the writer of a request, on a server that uses `Connection` or `on_any_server`."""
         writer: StreamWriter = scope["extensions"][_KEY]
         return writer
 

@@ -76,10 +76,11 @@ class Replicas:
 
 
 @asynccontextmanager
-async def replicas(shards: list[ToyShards], **settings: Any) -> AsyncIterator[Replicas]:
-    """A running pool."""
+async def replicas(shards: list[ToyShards], count: int | None = None, **settings: Any) -> AsyncIterator[Replicas]:
+    """A running pool, of which so many replicas are open at first; all of them, if nothing is said."""
     lifecycle, registry = Lifecycle(Phase.SERVING), CollectorRegistry()
-    opened = [await each.open(lambda capabilities: each.plan, quiet) for each in shards]  # noqa: B023
+    opened = [await each.open(lambda capabilities: each.plan, quiet) for each in shards[:count]]  # noqa: B023
+    settings = {"replicas": len(opened), "max_replicas": len(shards)} | settings
     async with AsyncExitStack() as stack:
         serving = start(shards, opened, Settings(**settings), registry, lifecycle, stack)
         assert isinstance(serving.generator, ReplicaPool)

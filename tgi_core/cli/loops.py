@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -18,7 +19,9 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.lifecycle import Lifecycle
 from tgi_core.replicas import ReplicaPool
+from tgi_core.replicas.autoscaling import ScalingRules
 from tgi_core.replicas.metrics import export_replicas
+from tgi_core.replicas.parking import GatedOpener, NoShard
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
 from tgi_core.scheduler.batch_metrics import BatchMetrics
 from tgi_core.telemetry.progress import both, progress
@@ -46,10 +49,10 @@ def start(
     lifecycle: Lifecycle,
     stack: AsyncExitStack,
 ) -> Serving:
-    """Start a scheduler loop on each shard, which is replaced when lost; `stack` ends them. Raises StartupError if the shards
-    differ."""
+    """Start a scheduler loop for each opener; shards are replaced when lost, and `stack` ends them. Openers without an `opened` shard
+    stay without one until more replicas are needed. Raises StartupError if the shards differ."""
     batches = BatchMetrics(registry)
-    if len(opened) > 1:
+    if len(openers) > 1:
         return _start_replicas(openers, opened, settings, registry, batches, lifecycle, stack)
     shard = _supervise(openers[0], opened[0], settings, lifecycle, stack)
     loop = SchedulerLoop(
@@ -84,9 +87,12 @@ def _start_replicas(
         raise
     pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle)
     shards: list[SupervisedShard] = []
-    for opener, each in zip(openers, opened, strict=True):
+    first = opened[0]
+    absent = ReadyShard(NoShard(first), first.info, first.capacity)
+    for opener, each in zip_longest(openers, opened, fillvalue=absent):
         replica = pool.join()
-        shard = _supervise(opener, each, settings, replica.lifecycle, stack, pool)
+        gated = GatedOpener(opener, replica.wanted)
+        shard = _supervise(gated, each, settings, replica.lifecycle, stack, pool)
         counted = batches.another()
         loop = SchedulerLoop(
             shard,
@@ -102,10 +108,36 @@ def _start_replicas(
         replica.attach(loop)
         shards.append(shard)
     for replica in pool.replicas:
+        if replica.number >= len(opened):
+            replica.park("it is not needed yet")
         stack.push_async_callback(_end, asyncio.create_task(replica.loop.run()))
+    rules = scaling_rules(settings)
+    if rules.least < rules.most:
+        stack.push_async_callback(_end, asyncio.create_task(pool.scale(rules)))
     batches.watch(opened[0].capacity, pool.snapshot)
     export_replicas(registry, pool.snapshot)
     return Serving(pool, pool.ended, lambda: asyncio.gather(*(shard.abandon() for shard in shards)), pool.replace_all)
+
+
+def scaling_rules(settings: Settings) -> ScalingRules:
+    """How many replicas there may be, from the settings. Raises StartupError."""
+    count, least, most = settings.replicas, settings.min_replicas, settings.max_replicas
+    rules = ScalingRules(
+        min(count, most or count) if least is None else least,
+        max(count, least or 1) if most is None else most,
+        settings.scale_up_wait,
+        settings.scale_down_delay,
+    )
+    if not rules.least <= count <= rules.most:
+        raise StartupError(
+            f"--replicas {count}: the server starts with so many; it must be from --min-replicas {rules.least} to --max-replicas "
+            f"{rules.most}"
+        )
+    if rules.least < rules.most and settings.on_shard_loss == "fail":
+        raise StartupError(
+            "--on-shard-loss fail: with --min-replicas or --max-replicas, requests continue on other replicas; leave it out"
+        )
+    return rules
 
 
 def check_alike(opened: Sequence[ReadyShard]) -> None:

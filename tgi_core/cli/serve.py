@@ -11,6 +11,7 @@ import click
 
 from tgi_core.cli.fault_injection import fault_rules
 from tgi_core.cli.options import Resolved, SettingsCommand, settings_options, with_model
+from tgi_core.cli.ray_engine import check_engine
 from tgi_core.cli.runtime import print_runtime
 from tgi_core.cli.settings_review import review
 from tgi_core.cli.tunnel import check_tunnel
@@ -40,13 +41,16 @@ def run(settings: Settings, origins: Mapping[str, str], runtime: bool = False, a
     for line in review(settings, os.environ):
         _log.warning("%s", line)
     check_tunnel(settings)
+    check_engine(settings)
     fault_rules(settings)
     check_adapters(settings)
 
     announce(f"starting to serve {settings.model_id or 'the bundled demo model'}")  # the imports that follow take a while
 
     from tgi_core.cli.listening import settle_hostname
+    from tgi_core.cli.loops import scaling_rules
     from tgi_core.cli.serving import serve
 
+    scaling_rules(settings)  # report mistakes before reading the model
     settings = settle_hostname(settings, origins["hostname"])
     asyncio.run(serve(settings.model_id or str(DEMO), settings, addresses))

@@ -70,7 +70,7 @@ async def serve(model: str, settings: Settings, addresses: Sequence[str] = ()) -
         if traces is not None:
             stack.push_async_callback(asyncio.to_thread, traces.close)
         server = await stack.enter_async_context(listening(front, listener, settings, lifecycle))
-        opening = asyncio.create_task(_start_components(model, settings, addresses, lifecycle, traces, stack))
+        opening = asyncio.create_task(start_components(model, settings, addresses, lifecycle, traces, stack))
         await asyncio.wait({server.serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
@@ -130,7 +130,7 @@ def _leave(stopped_by: int | None) -> None:
     end_at_once(0)
 
 
-async def _start_components(
+async def start_components(
     model: str, settings: Settings, addresses: Sequence[str], lifecycle: Lifecycle, traces: Traces | None, stack: AsyncExitStack
 ) -> ServerComponents:
     """Start everything behind the socket; `stack` closes it. Raises StartupError."""
@@ -138,13 +138,14 @@ async def _start_components(
 
     with progress() as line:
         show = both(line, lifecycle.progress)
-        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=not addresses)
+        elsewhere, asked = bool(addresses) or settings.engine == "ray", settings
+        directory, settings = await asyncio.to_thread(fetch_models, model, settings, show, weights=not elsewhere)
         settings = replace(settings, rope_scaling=None, rope_factor=None)  # the directory has them
         if not addresses:
             settings = await asyncio.to_thread(pin_adapters, settings, show)
     read_sizes(directory)
-    openers = choose_openers(directory, settings, addresses)
-    served, opened = await _opened(openers, directory, model, settings, lifecycle)
+    openers = choose_openers(directory, _on_nodes(settings, asked), addresses)
+    served, opened = await _opened(openers[: len(addresses) or settings.replicas], directory, model, settings, lifecycle)
     divided = bool(settings.sharded) or (settings.num_shard or 1) > 1
     print_memory_plan(opened[0].info.backend, opened[0].info, opened[0].capacity, divided, len(opened))
     registry = CollectorRegistry()
@@ -152,6 +153,13 @@ async def _start_components(
     app = create_app(settings, served, serving.generator, registry, traces, lifecycle)
     await stack.enter_async_context(app.router.lifespan_context(app))
     return ServerComponents(app, serving)
+
+
+def _on_nodes(settings: Settings, asked: Settings) -> Settings:
+    """Return the settings of shards. On other machines they find the model by themselves, as it was `asked` for."""
+    if settings.engine != "ray":
+        return settings
+    return replace(settings, draft_model=asked.draft_model, rope_scaling=asked.rope_scaling, rope_factor=asked.rope_factor)
 
 
 async def _opened(

@@ -48,6 +48,7 @@ _LAST_WORDS_S = 0.5
 @click.option("--parent", type=int, hidden=True, help="Exit when this process, which started the shard, exits.")
 @click.option("--follow", type=int, hidden=True, help="Run as another rank of the parent, connected through this socket.")
 @click.option("--steps", type=int, hidden=True, help="Receive the parent's turns on this socket.")
+@click.option("--ranked", is_flag=True, hidden=True, help="Take the rank from RANK and WORLD_SIZE despite --parent.")
 @click.option("--replica", hidden=True, help="Run as replica NUMBER/COUNT of the parent's model.")
 @settings_options(only=settings_in(Scope.SHARD))
 def command(
@@ -57,6 +58,7 @@ def command(
     parent: int | None,
     follow: int | None,
     steps: int | None,
+    ranked: bool,
     replica: str | None,
     resolved: Resolved,
 ) -> None:
@@ -72,7 +74,7 @@ def command(
         from tgi_core.server.process import die_with
 
         die_with(parent)
-    place = own_place(os.environ, settings.num_shard) if parent is None else None
+    place = own_place(os.environ, settings.num_shard) if parent is None or ranked else None
     if follow is not None or (place is not None and place.rank):
         run_follower(settings, follow, place)
     else:

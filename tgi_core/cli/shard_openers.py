@@ -17,6 +17,7 @@ from tgi_core.backend.wrappers import Metrics, Trace
 from tgi_core.cli.fault_injection import inject_faults
 from tgi_core.cli.open_options import open_options
 from tgi_core.cli.ranks import open_ranks
+from tgi_core.cli.ray_engine import open_on_ray
 from tgi_core.cli.shard_flags import shard_flags
 from tgi_core.cli.weights import fetch_adapters
 from tgi_core.client.base import Opener, Plan, ReadyShard, ShardClient
@@ -162,10 +163,12 @@ class AtAddress:
 
 
 def choose_openers(directory: Path, settings: Settings, addresses: Sequence[str]) -> list[Opener]:
-    """Choose an opener for each shard from the command line."""
+    """Choose an opener for each replica that there may be. Raises StartupError."""
     if addresses:
         return [AtAddress(address, directory, settings) for address in addresses]
-    kind, count = InProcess if settings.in_process else InChild, settings.replicas
+    if settings.engine == "ray":
+        return open_on_ray(directory, settings)
+    kind, count = InProcess if settings.in_process else InChild, settings.most_replicas
     return [kind(directory, settings, ReplicaPlace(number, count) if count > 1 else None) for number in range(count)]
 
 

@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Plan, ReadyShard, ShardClient
@@ -38,12 +38,18 @@ class ShardProcess:
     """`tgi shard` as a child process. Its standard error is forwarded line by line. It ends when its standard input is closed. On
     its standard output it reports its address and its progress."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: RunFolder, steps: socket.socket, show: Progress) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        show: Progress,
+        folder: RunFolder | None = None,
+        steps: socket.socket | None = None,
+    ) -> None:
         self._process = process
         self.steps = steps
-        """This process's end of the socket pair for turns; the client takes ownership."""
+        """This process's end of the socket pair for turns, if there is one; the client takes ownership."""
         self.folder = folder
-        """Folder of the shard's socket."""
+        """Folder of the shard's socket; None if it listens on TCP."""
         self._error: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._hearing = asyncio.create_task(self._hear(show))
@@ -81,7 +87,8 @@ class ShardProcess:
 
     def hide(self) -> None:
         """Remove the socket's path after connecting, so that nothing is left behind if both processes are killed."""
-        self.folder.remove()
+        if self.folder is not None:
+            self.folder.remove()
 
     def kill(self) -> None:
         """Kill the process."""
@@ -98,7 +105,8 @@ class ShardProcess:
             self.kill()
             await self._process.wait()
         await asyncio.wait({self._forwarding, self._hearing}, timeout=_DEATH_S)
-        self.steps.close()
+        if self.steps is not None:
+            self.steps.close()
         self.hide()
         sweep()  # folders that the process may have left behind
 
@@ -128,10 +136,26 @@ def _described(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-class ChildShard:
-    """A `ShardClient` of a child process. Its errors report how the process ended."""
+class ShardRunner(Protocol):
+    """What runs a shard: a process of this machine, or processes of others."""
 
-    def __init__(self, process: ShardProcess, shard: ShardClient) -> None:
+    async def ended(self) -> str:
+        """Wait until it has ended. Return how it ended."""
+
+    async def reason(self, otherwise: str) -> str:
+        """Return why it has ended or is about to; `otherwise` if it keeps running."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+    async def end(self) -> None:
+        """Ask it to exit, then kill it. Idempotent."""
+
+
+class ChildShard:
+    """A `ShardClient` of a shard that `process` runs. Its errors report how that ended."""
+
+    def __init__(self, process: ShardRunner, shard: ShardClient) -> None:
         self.process = process
         self._shard = shard
 
@@ -179,23 +203,27 @@ async def spawn_shard(model: Path, arguments: Sequence[str], progress: Progress)
     """Start `tgi shard MODEL` on a socket in a folder of its own. Call from the main thread: the child dies with the caller's
     thread."""
     folder = RunFolder("shard")
-    command = python("tgi_core", "shard", model, "--uds-path", folder.path / "shard", *arguments)
     ours, theirs = socket.socketpair()
     with theirs:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            "--parent",
-            str(os.getpid()),
-            "--steps",
-            str(theirs.fileno()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name != "TGI_CONFIG"},  # the arguments contain all settings
-            limit=1 << 20,
-            pass_fds=(theirs.fileno(),),
-        )
-    return ShardProcess(process, folder, ours, progress)
+        own = [str(model), "--uds-path", str(folder.path / "shard"), "--steps", str(theirs.fileno())]
+        process = await run_shard([*own, *arguments], os.environ, (theirs.fileno(),))
+    return ShardProcess(process, progress, folder, ours)
+
+
+async def run_shard(
+    arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()
+) -> asyncio.subprocess.Process:
+    """Start `tgi shard` with these arguments, which contain all settings, in an environment without a configuration file. It inherits
+    the file descriptors `inherited`, and dies with the caller's thread."""
+    return await asyncio.create_subprocess_exec(
+        *python("tgi_core", "shard", *arguments, "--parent", os.getpid()),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in environment.items() if name != "TGI_CONFIG"},
+        limit=1 << 20,
+        pass_fds=inherited,
+    )
 
 
 async def open_child_shard(model: Path, arguments: Sequence[str], plan: Plan, progress: Progress) -> ReadyShard:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
+from tgi_core.replicas.autoscaling import Autoscaler, PoolLoad, ScalingRules
 from tgi_core.replicas.holders import SharedPrefixIndex
 from tgi_core.replicas.placement import Choice, Placement
 from tgi_core.replicas.replica import Keys, Replica
@@ -69,7 +70,8 @@ class ReplicaPool:
     @property
     def sound(self) -> bool:
         """Whether the results of any replica that serves can be trusted."""
-        return any(each.loop.sound for each in self.replicas if each.serves)
+        serving = [each for each in self.replicas if each.serves]
+        return any(each.loop.sound for each in serving) or (not serving and self._resting)
 
     @property
     def prefix_caching(self) -> bool:
@@ -120,7 +122,9 @@ class ReplicaPool:
         return self._of_the_lost().loop.submit(request)
 
     async def healthy(self) -> bool:
-        """Return whether any replica can serve requests now."""
+        """Return whether any replica can serve requests now, or will be opened for them."""
+        if not self.serves() and self._resting:
+            return True
         asked = {asyncio.ensure_future(each.loop.healthy()) for each in self.replicas if each.serves}
         try:
             while asked:
@@ -161,6 +165,8 @@ class ReplicaPool:
         """Replace the shards of all replicas, one after another, each once another one serves. Their requests continue on the others.
         If a shard does not come back, those that follow stay as they are."""
         for replica in self.replicas:
+            if replica.parked:
+                continue
             await self._another_serves(replica)
             replica.loop.replace_shard(reason)
             await replica.up.wait()
@@ -173,6 +179,51 @@ class ReplicaPool:
         finally:
             for other in others:
                 other.cancel()
+
+    # scaling
+
+    async def scale(self, rules: ScalingRules, every_s: float = 0.1) -> None:
+        """Open and close replicas by the time that requests wait, until cancelled. All replicas of `rules.most` must have joined."""
+        autoscaler, clock = Autoscaler(rules), asyncio.get_running_loop().time
+        while True:
+            change = autoscaler.decide(self._load(), clock())
+            if change > 0:
+                self._open_another()
+            elif change < 0:
+                self._close_one()
+            await asyncio.sleep(every_s)
+
+    def _load(self) -> PoolLoad:
+        wanted = [each for each in self.replicas if not each.parked and each.lifecycle.shard is not Phase.FAILED]
+        waits = [wait for each in self.replicas if (wait := each.longest_wait) is not None]
+        loads = [each.loop.snapshot() for each in self.replicas]
+        return PoolLoad(
+            len(wanted),
+            sum(not each.serves for each in wanted),
+            max(waits, default=None),
+            sum(load.queued + load.running for load in loads),
+            self.replicas[0].loop.capacity.max_rows,
+        )
+
+    def _open_another(self) -> None:
+        parked = [each for each in self.replicas if each.parked and not each.serves]
+        if parked:
+            replica = max(parked, key=lambda each: len(each.waiting))
+            _log.info("replica %d is opened", replica.number)
+            replica.unpark()
+
+    def _close_one(self) -> None:
+        """Park the replica that has the least to do."""
+        serving = [each for each in self.replicas if each.serves and not each.parked]
+        if serving:
+            replica = min(serving, key=lambda each: (self._placement.work(each.number), -each.number))
+            _log.info("replica %d is closed", replica.number)
+            replica.park("there is little to do")
+
+    @property
+    def _resting(self) -> bool:
+        """Whether a replica is without a shard on purpose."""
+        return any(each.lifecycle.resting for each in self.replicas)
 
     # placing
 
@@ -200,7 +251,7 @@ class ReplicaPool:
         alive = [each for each in self.replicas if each.lifecycle.shard is not Phase.FAILED]
         if not alive:
             raise GenerationFailed(self.replicas[0].lifecycle.loss)
-        return min(alive, key=lambda each: len(each.waiting))
+        return min(alive, key=lambda each: (each.parked, len(each.waiting)))
 
     def _compare_paces(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -273,9 +324,9 @@ class ReplicaPool:
             self._take_from_busiest(replica)
 
     def _tell_lifecycle(self, replica: Replica) -> None:
-        phases = {each.lifecycle.shard for each in self.replicas}
+        phases = {each.lifecycle.shard for each in self.replicas if each.serves or not each.lifecycle.resting}
         lifecycle, loss = self._lifecycle, replica.lifecycle.loss
-        if Phase.SERVING in phases:
+        if Phase.SERVING in phases or (self._resting and Phase.RESTARTING not in phases):
             if lifecycle.shard is Phase.RESTARTING:
                 lifecycle.serving()
         elif Phase.RESTARTING in phases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tgi_core.lifecycle import Lifecycle, Phase
 from tgi_core.replicas.holders import SharedPrefixIndex
@@ -17,6 +18,10 @@ Keys = tuple[bytes, list[bytes]]
 """Root key of a request, and the keys of its full blocks."""
 
 
+PARKED = "parked"
+"""Phase of a replica without a shard on purpose."""
+
+
 class ReplicaLifecycle(Lifecycle):
     """The lifecycle of one replica; `changed` is called after each change of its phase."""
 
@@ -24,15 +29,20 @@ class ReplicaLifecycle(Lifecycle):
         super().__init__(Phase.SERVING)
         self._changed = changed
         self.losses = 0
+        self.parked = False
+        """Whether no shard is wanted."""
+        self.resting = False
+        """Whether there is no shard on purpose: it is parked, or being opened after that."""
 
     def serving(self) -> None:
         """The shard is ready again."""
         super().serving()
+        self.resting = self.parked
         self._changed()
 
     def restarting(self, reason: str, *, queueing: bool = False) -> None:
         """The shard is lost and is being replaced."""
-        self.losses += self.shard is Phase.SERVING
+        self.losses += self.shard is Phase.SERVING and not self.parked
         super().restarting(reason, queueing=queueing)
         self._changed()
 
@@ -62,6 +72,9 @@ class Replica:
         self.up = asyncio.Event()
         """Set while the replica serves."""
         self.up.set()
+        self.wanted = asyncio.Event()
+        """Set unless the replica is parked."""
+        self.wanted.set()
         self.waiting: dict[int, Sequence] = {}
         """Requests whose first step here has not been sent, in order of arrival."""
         self.placed = self.moved = 0
@@ -81,9 +94,35 @@ class Replica:
         """Whether the replica serves."""
         return self.lifecycle.shard is Phase.SERVING
 
+    @property
+    def parked(self) -> bool:
+        """Whether it is without a shard until `unpark`."""
+        return self.lifecycle.parked
+
+    @property
+    def longest_wait(self) -> float | None:
+        """Seconds that a request has waited here for its first step; None if none does."""
+        since = (self.loop.waiting_since(key) for key in self.waiting)
+        first = min((at for at in since if at is not None), default=None)
+        return None if first is None else asyncio.get_running_loop().time() - first
+
+    def park(self, reason: str) -> None:
+        """Close the shard after its step. Its requests continue on other replicas."""
+        self.lifecycle.parked = self.lifecycle.resting = True
+        self.wanted.clear()
+        self.loop.replace_shard(reason)
+
+    def unpark(self) -> None:
+        """Open a shard again."""
+        self.lifecycle.parked = False
+        self.wanted.set()
+
     def state(self) -> ReplicaState:
         """Return its state."""
-        return ReplicaState(self.lifecycle.shard.value, self.loop.snapshot(), self.placed, self.moved, self.lifecycle.losses)
+        phase, load = self.lifecycle.shard.value, self.loop.snapshot()
+        if self.parked and not self.serves:
+            phase, load = PARKED, replace(load, blocks_free=0, blocks_total=0)
+        return ReplicaState(phase, load, self.placed, self.moved, self.lifecycle.losses)
 
     def attach(self, loop: SchedulerLoop) -> None:
         """Set the loop, once."""

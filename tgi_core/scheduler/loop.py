@@ -146,6 +146,11 @@ class SchedulerLoop:
         self._forget(key)
         return sequence, stream
 
+    def waiting_since(self, key: int) -> float | None:
+        """Return when a request was queued, on the event loop's clock; None if its first step has been sent."""
+        stream = self._streams.get(key)
+        return None if stream is None or stream.started_at is not None else stream.queued_at
+
     def replace_shard(self, reason: str) -> None:
         """Replace the shard after the step in progress, as if it were lost."""
         self._note_loss(Replaced(reason))
