@@ -82,7 +82,8 @@ def _start_replicas(
         for each in opened:
             stack.push_async_callback(each.shard.close)
         raise
-    pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle)
+    options = scheduler_options(settings)
+    pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle, options)
     shards: list[SupervisedShard] = []
     for opener, each in zip(openers, opened, strict=True):
         replica = pool.join()
@@ -93,7 +94,7 @@ def _start_replicas(
             each.info,
             each.capacity,
             counted.turn,
-            scheduler_options(settings),
+            options,
             shard,
             lifecycle=replica.lifecycle,
             observe_drafts=counted.drafts,
