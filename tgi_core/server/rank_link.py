@@ -27,7 +27,7 @@ _HELLO_S = 10.0
 _HELLO_BYTES = 1 << 10
 """Limits of a handshake message, in seconds and bytes, from a peer that has not authenticated yet."""
 
-_KEEP_ALIVE = {
+KEEP_ALIVE = {
     socket.TCP_KEEPIDLE: 10,
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 3,
@@ -51,7 +51,7 @@ class Link:
         if stream.family != socket.AF_UNIX:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEP_ALIVE.items():
+            for option, value in KEEP_ALIVE.items():
                 stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def send(self, message: Any) -> None:
@@ -65,9 +65,9 @@ class Link:
         """Receive the next message, of at most `limit` bytes. Raises LinkClosed; TimeoutError if it does not arrive in time."""
         try:
             return json.loads(self._frames.receive(limit, timeout_s))
-        except TimeoutError:
-            raise
         except (EOFError, OSError, ValueError, RecursionError) as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # with a number, the machine does not answer any more
+                raise
             raise LinkClosed(str(error)) from error
 
     def end_with_it(self, seconds: float, say: Callable[[], None]) -> None:
