@@ -162,14 +162,34 @@ async def test_prompts_go_where_their_prefixes_are(demo_tokenizer: Tokenizer) ->
         assert these.pool.snapshot().hit_tokens == load.hit_tokens
 
 
-async def test_a_full_queue_is_full_everywhere(demo_tokenizer: Tokenizer) -> None:
-    """A request is refused only when each replica's queue is full."""
-    async with replicas(toys(demo_tokenizer, 2), max_queued_requests=3) as these:
-        streams = [these.pool.submit(request((index,), 5)) for index in range(6)]
-        with pytest.raises(Overloaded, match="3 requests wait"):
+@pytest.mark.parametrize("bounds", [{"max_queued_requests": 6}, {"max_queued_tokens": 24}])
+async def test_the_queue_has_one_end(demo_tokenizer: Tokenizer, bounds: dict[str, Any]) -> None:
+    """--max-queued-requests and --max-queued-tokens count what waits for all replicas, for lost ones too."""
+    async with replicas(toys(demo_tokenizer, 3), **bounds) as these:
+        streams = [these.pool.submit(request((1, 2, 3, index), 5)) for index in range(5)]
+        these.pool.replicas[0].lifecycle.restarting("a test")
+        streams.append(these.pool.submit(request((1, 2, 3, 6), 5)))
+        assert sorted(each.loop.snapshot().queued for each in these.pool.replicas) == [2, 2, 2]
+        with pytest.raises(Overloaded, match=r"6 requests wait|prompts of 24 tokens wait; at most 24 may") as refusal:
             these.pool.submit(request((7,), 5))
+        assert refusal.value.retry_after_s >= 1.0
+        these.pool.replicas[0].lifecycle.serving()
         await asyncio.gather(*map(collect, streams))
-        assert these.placed == [3, 3]
+        assert await collect(these.pool.submit(request((7,), 5))) == alone(demo_tokenizer, request((7,), 5))
+
+
+async def test_a_flood_makes_room_on_every_replica(demo_tokenizer: Tokenizer) -> None:
+    """The client with the most requests on all replicas together loses its last ones to another client, wherever they wait; each is
+    told so, also where nothing else is left to do."""
+    async with replicas(toys(demo_tokenizer, 3), max_queued_requests=6) as these:
+        flood = [these.pool.submit(scheduled(request((1, index), 2), client="flood")) for index in range(6)]
+        polite = [these.pool.submit(scheduled(request((9, index), 30), client="polite")) for index in range(3)]
+        for client in ("flood", "polite"):
+            with pytest.raises(Overloaded):
+                these.pool.submit(scheduled(request((7,), 5), client=client))
+        ends = await asyncio.gather(*map(collect, (*flood, *polite)), return_exceptions=True)
+        assert [isinstance(end, Overloaded) for end in ends] == [False] * 3 + [True] * 3 + [False] * 3
+        assert not any(each.waiting for each in these.pool.replicas)
 
 
 async def test_replicas_that_differ_are_refused(demo_tokenizer: Tokenizer) -> None:

@@ -85,7 +85,8 @@ def _start_replicas(
         for each in opened:
             stack.push_async_callback(each.shard.close)
         raise
-    pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle)
+    options = scheduler_options(settings)
+    pool = ReplicaPool(_block_size(opened[0].capacity), lifecycle, options)
     shards: list[SupervisedShard] = []
     first = opened[0]
     absent = ReadyShard(NoShard(first), first.info, first.capacity)
@@ -99,7 +100,7 @@ def _start_replicas(
             each.info,
             each.capacity,
             counted.turn,
-            scheduler_options(settings),
+            options,
             shard,
             lifecycle=replica.lifecycle,
             observe_drafts=counted.drafts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
@@ -28,6 +29,8 @@ from tgi_core.server.rank_process import RankProcess
 from tgi_core.server.ranks import follow, lead
 from tgi_core.shard_access import demanded_token
 from tgi_core.workers.command import python
+
+_log = logging.getLogger(__name__)
 
 _OWN_VARIABLES = frozenset({"TGI_CONFIG", "NUM_SHARD", "SHARDED", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """Environment variables that ranks started by rank 0 must not inherit; rank 0 passes these settings as flags."""
@@ -87,9 +90,17 @@ def follow_rank0(link: Link, directory: Path, plugin: Plugin, settings: Settings
 
     # rank 0 already logs what is the same on all ranks
     logging.getLogger().setLevel(max(logging.WARNING, logging.getLogger().level))
+
+    def say_lost() -> None:
+        if place is not None:  # nobody else on this machine says it
+            _log.error("rank %d: rank 0 is gone (--master-addr %s); its log says why", place.rank, settings.master_addr)
+
     try:
-        follow(link, open_session)
-    except (LinkClosed, BackendError, StartupError):
+        follow(link, open_session, say_lost)
+    except LinkClosed:
+        say_lost()
+        sys.exit(1)
+    except (BackendError, StartupError):
         sys.exit(1)  # rank 0 reports the error
 
 
@@ -103,14 +114,32 @@ def inherited(number: int) -> Link:
 
 def joined(settings: Settings, place: Place) -> Link:
     """Connect to a rank 0 that was started separately. Raises StartupError."""
+    _check_address(settings, place)
     return join(settings.master_addr, settings.master_port + 1, place.rank, _token(settings))
 
 
 def _awaited(settings: Settings, place: Place, lost: Callable[[], None] | None) -> Peers:
+    _check_address(settings, place)
     links = accept(settings.master_addr, settings.master_port + 1, place.world, _token(settings))
     rendezvous = f"{settings.master_addr}:{settings.master_port}"
     group = Group(0, place.world, rendezvous, place.local_rank, place.local_world)
     return Peers({rank: Peer(rank, link) for rank, link in links.items()}, group, lost)
+
+
+def _check_address(settings: Settings, place: Place) -> None:
+    """Check that ranks on other machines can reach rank 0's address. Raises StartupError."""
+    if place.local_world == place.world:
+        return
+    host = settings.master_addr
+    try:
+        address = socket.getaddrinfo(host, settings.master_port, type=socket.SOCK_STREAM)[0][4][0]
+    except OSError as error:
+        raise StartupError(f"--master-addr {host}: {error.strerror}; use rank 0's address in the network of the ranks") from error
+    if ipaddress.ip_address(str(address).partition("%")[0]).is_loopback:
+        raise StartupError(
+            f"--master-addr {host}: is {address} on this machine, which ranks on other machines cannot reach; use rank 0's address in "
+            "the network of the ranks"
+        )
 
 
 def _token(settings: Settings) -> str:

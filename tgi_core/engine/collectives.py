@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
+import psutil
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -155,8 +156,8 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
     """Connect to the other ranks at the group's rendezvous. `backend` is torch.distributed's name. Raises PeerLost."""
     with _peers(LOADING_S):
         store = _store(group)
-        if backend == "gloo" and group.local_world >= group.world:
-            _stay_on_this_machine()
+        if backend == "gloo":
+            _choose_interface(group)
         dist.init_process_group(
             backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)
         )
@@ -186,8 +187,29 @@ def _store(group: Group) -> Store:
     return PrefixStore(f"tgi-{attempt}", store)
 
 
-def _stay_on_this_machine() -> None:
-    """Have gloo connect over the loopback interface, unless the operator names one."""
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if names:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+def _choose_interface(group: Group) -> None:
+    """Have gloo connect over the loopback interface if all ranks are on this machine, else over the interface that leads to rank 0, unless
+    the operator names one. By itself gloo takes the address of the machine's name, which often is one of the loopback."""
+    name = _loopback() if group.local_world >= group.world else _interface_to(group.rendezvous)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def _loopback() -> str | None:
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+
+
+def _interface_to(rendezvous: str) -> str | None:
+    """Return the interface from which this machine reaches rank 0's address; None if none has the address that it would send from."""
+    host, _, port = rendezvous.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # only looks the route up: nothing is sent
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == own for each in addresses):
+            return name
+    return None

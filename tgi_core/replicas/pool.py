@@ -18,31 +18,32 @@ from tgi_core.scheduler import (
     GenerationRequest,
     GenerationStream,
     Limits,
-    Overloaded,
+    SchedulerOptions,
     Snapshot,
 )
+from tgi_core.scheduler.overload import QueueLimits
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.wire.types import ShardInfo
 
 _log = logging.getLogger(__name__)
 
 _COMPARE_EVERY_S = 1.0
-_MOST_ATTEMPTS = 3
-"""Replicas that are asked to queue a request before it is refused."""
 _MOST_LOSSES = 1
 """Lost shards in a row, without a token in between, after which a request no longer moves: it may be the cause."""
 
 
 class ReplicaPool:
-    """The replicas of one server, on one event loop. `lifecycle` is the server's: it serves while any replica does.
+    """The replicas of one server, on one event loop. `lifecycle` is the server's: it serves while any replica does. The limits of the
+    queue in `options` are those of all replicas together.
 
     `join` adds a replica; at least one must have been attached to its loop before anything else is called.
     """
 
-    def __init__(self, block_size: int, lifecycle: Lifecycle) -> None:
+    def __init__(self, block_size: int, lifecycle: Lifecycle, options: SchedulerOptions | None = None) -> None:
         self.replicas: list[Replica] = []
         self._block_size = block_size
         self._placement = Placement(block_size)
+        self._queue_limits = QueueLimits(options)
         self._lifecycle = lifecycle
         self._compared = 0.0
         self._moving = False
@@ -51,7 +52,8 @@ class ReplicaPool:
         """Add a replica. Give it to its loop, then attach that loop to it."""
         number = self._placement.add(lambda: replica.loop.scheduler.memory.free)
         prefixes = SharedPrefixIndex(self._block_size, self._placement.holders, number)
-        replica = Replica(number, self._placement, prefixes, self._hand_over, self._changed, self._take_from_busiest)
+        calls = self._hand_over, self._changed, self._take_from_busiest
+        replica = Replica(number, self._placement, prefixes, self._queue_limits, *calls)
         self.replicas.append(replica)
         return replica
 
@@ -105,21 +107,12 @@ class ReplicaPool:
         the request can never fit."""
         self._compare_paces()
         keys = self._keys(request, request.input_ids)
-        barred, full = 0, None
-        for _ in range(min(_MOST_ATTEMPTS, len(self.replicas))):
-            choice = self._choose(len(request.input_ids), keys, request.stopping.max_new_tokens, barred)
-            if choice is None:
-                break
-            replica = self.replicas[choice.replica]
-            barred |= replica.bit
-            try:
-                with replica.expecting(choice, keys):
-                    return replica.loop.submit(request)
-            except Overloaded as error:
-                full = full or error
-        if full is not None:
-            raise full
-        return self._of_the_lost().loop.submit(request)
+        choice = self._choose(len(request.input_ids), keys, request.stopping.max_new_tokens)
+        if choice is None:
+            return self._of_the_lost().loop.submit(request)
+        replica = self.replicas[choice.replica]
+        with replica.expecting(choice, keys):
+            return replica.loop.submit(request)
 
     async def healthy(self) -> bool:
         """Return whether any replica can serve requests now, or will be opened for them."""

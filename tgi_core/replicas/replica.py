@@ -12,6 +12,7 @@ from tgi_core.replicas.holders import SharedPrefixIndex
 from tgi_core.replicas.placement import Charge, Choice, Placement
 from tgi_core.scheduler import SchedulerLoop
 from tgi_core.scheduler.events import ReplicaState
+from tgi_core.scheduler.overload import QueueLimits
 from tgi_core.scheduler.sequence import Sequence
 
 Keys = tuple[bytes, list[bytes]]
@@ -61,12 +62,13 @@ class Replica:
         number: int,
         placement: Placement,
         prefixes: SharedPrefixIndex,
+        queue_limits: QueueLimits,
         lost_shard: Callable[[Replica], None],
         changed: Callable[[Replica], None],
         relieved: Callable[[Replica], None],
     ) -> None:
         self.number = number
-        self.prefixes = prefixes
+        self.prefixes, self.queue_limits = prefixes, queue_limits
         self.lifecycle = ReplicaLifecycle(lambda: changed(self))
         self.loop: SchedulerLoop
         self.up = asyncio.Event()

@@ -61,10 +61,10 @@ class SchedulerLoop:
         """Set once `run` has ended."""
         self._client = client
         self._replication = replication
-        prefixes = None if replication is None else replication.prefixes
+        shared = (None, None) if replication is None else (replication.prefixes, replication.queue_limits)
         self._worked: Callable[[], float] = float if replication is None else time.thread_time
         """Returns the CPU seconds of the event loop, on which other replicas deliver while one waits for its shard."""
-        self.scheduler = Scheduler(info.capabilities, capacity, options, observe_drafts=observe_drafts, prefixes=prefixes)
+        self.scheduler = Scheduler(info.capabilities, capacity, options, time.monotonic, observe_drafts, *shared)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor

@@ -136,14 +136,15 @@ class WaitingQueue:
         elif made:
             client_queue.answer += _ANSWER_WEIGHT * (made - client_queue.answer)
 
-    def last_of_longest(self, client: str) -> Sequence | None:
-        """Return the last request that has not begun of the client with the longest queue; None if `client` would have as many
-        with one more."""
-        longest = max((client_queue.waiting for client_queue in self._client_queues.values()), key=len, default=[])
-        own = self._client_queues[client].waiting if client in self._client_queues else ()
-        if len(longest) <= len(own) + 1:
-            return None
-        return next((item for _, item in reversed(longest) if not item.counted), None)
+    def waiting_by_client(self) -> dict[str, int]:
+        """Return the number of waiting requests of each client."""
+        return {client: len(client_queue.waiting) for client, client_queue in self._client_queues.items()}
+
+    def last_not_begun(self, client: str) -> Sequence | None:
+        """Return a client's last waiting request that has not begun."""
+        client_queue = self._client_queues.get(client)
+        waiting = () if client_queue is None else client_queue.waiting
+        return next((item for _, item in reversed(waiting) if not item.counted), None)
 
     def _leave_order(self, client: str) -> _ClientQueue:
         client_queue = self._client_queues[client]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tgi_core.scheduler.overload import QueueLimits
 from tgi_core.scheduler.prefix import PrefixIndex
 from tgi_core.scheduler.sequence import Sequence
 
@@ -14,6 +15,10 @@ class Replication(Protocol):
     @property
     def prefixes(self) -> PrefixIndex | None:
         """Prefix index for the replica's scheduler; None: one of its own."""
+
+    @property
+    def queue_limits(self) -> QueueLimits | None:
+        """Limits that the queues of all replicas share; None: those of the scheduler's options, for itself."""
 
     def queued(self, sequence: Sequence) -> None:
         """A request has entered the queue."""

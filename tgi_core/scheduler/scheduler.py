@@ -18,7 +18,7 @@ from tgi_core.scheduler.drafting import Drafter, ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.fault_attribution import Verdict
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.overload import overload
+from tgi_core.scheduler.overload import QueueLimits
 from tgi_core.scheduler.policy import Policy
 from tgi_core.scheduler.prefix import PrefixIndex
 from tgi_core.scheduler.queue import WaitingQueue
@@ -31,6 +31,7 @@ from tgi_core.scheduler.types import (
     DeadlineExceeded,
     GenerationRequest,
     Limits,
+    Overloaded,
     RequestFailed,
     SchedulerError,
     SchedulerOptions,
@@ -52,6 +53,7 @@ class Scheduler:
         clock: Clock = time.monotonic,
         observe_drafts: ObserveDrafts | None = None,
         prefixes: PrefixIndex | None = None,
+        queue_limits: QueueLimits | None = None,
     ) -> None:
         self._capacity = capacity
         self._options = options = options or SchedulerOptions()
@@ -65,8 +67,10 @@ class Scheduler:
         self._policy = Policy(capabilities, capacity, self.memory, self.times, options, self._drafter)
         self.shard = ShardState(capacity.in_flight)
         self.queue = WaitingQueue()
+        self._queue_limits = queue_limits or QueueLimits(options)
+        self._queue_limits.join(self)
         self._deadlines = Deadlines()
-        self._rate = Throughput()
+        self.throughput = Throughput()
         self.sequences: dict[int, Sequence] = {}
         self.paused: dict[int, Sequence] = {}
         """By key, requests whose clients do not read: their rows generate nothing, or have been evicted."""
@@ -102,19 +106,19 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to send to the shard and nothing to read from it."""
-        return not self.sequences and self.shard.empty
+        """Whether there is nothing to send to the shard, nothing to read from it, and nothing to report."""
+        return not self.sequences and self.shard.empty and not self._displaced
 
     def add(self, request: GenerationRequest) -> int:
         """Queue a request and return its key. Raises ValueError if it can never fit, Overloaded if too many wait."""
         self.limits.check(request)
-        self._make_room_in_queue(request)
+        self._queue_limits.make_room(len(request.input_ids), request.scheduling.client)
         now, ageing_s = self._clock(), self._options.ageing_s
         wanted, total = request.scheduling, len(request.input_ids) + request.stopping.max_new_tokens
         sequence = Sequence(0, request, list(request.input_ids), total=total, end=total)
         sequence.rank = (now - wanted.priority * ageing_s, 0)
         if wanted.urgent or wanted.priority < 0:
-            sequence.urgency = self._rate.tokens_in(-wanted.priority * ageing_s)
+            sequence.urgency = self.throughput.tokens_in(-wanted.priority * ageing_s)
         if self._drafter is not None:
             self._drafter.begin(sequence)
         if wanted.timeout_s is not None:
@@ -143,13 +147,9 @@ class Scheduler:
         self.cancel(key)
         return sequence
 
-    def _make_room_in_queue(self, request: GenerationRequest) -> None:
-        """If the queue is full, reject requests of the client with the most waiting requests. Raises Overloaded."""
-        while (full := overload(self.queue, len(request.input_ids), self._options, self._rate)) is not None:
-            last = self.queue.last_of_longest(request.scheduling.client)
-            if last is None:
-                raise full
-            self._displaced += self._fail([last], full)
+    def displace(self, sequence: Sequence, error: Overloaded) -> None:
+        """End a queued request to make room for another one."""
+        self._displaced += self._fail([sequence], error)
 
     def cancel(self, key: int) -> None:
         """Drop a request: no step launched after this includes it, and its blocks are freed at once."""
@@ -201,7 +201,7 @@ class Scheduler:
         if not plan.empty:
             step = self._launch(plan)
         elif self.shard.oldest is None:
-            self._rate.pause()
+            self.throughput.pause()
         return Turn(bookkeeping, step, self.shard.oldest if step is None or self.shard.full else None)
 
     def complete(self, result: TurnResult) -> list[Event]:
@@ -223,7 +223,7 @@ class Scheduler:
         if refused is not None and _ends_all(refused) and self.lost is None:
             events += self._step_died(refused)
         if self.idle:
-            self._rate.pause()
+            self.throughput.pause()
         return events
 
     def started(self, turn: Turn) -> list[Started]:
@@ -263,7 +263,7 @@ class Scheduler:
         step, merged = self.shard.launch((item.sequence.wire_id for item in plan.admitted), not alone)
         self._launched = plan
         now = self._clock()
-        self._rate.step(plan.tokens, now)
+        self.throughput.step(plan.tokens, now)
         padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
         self.times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts, plan.proposing)
         self._advance(plan, 1)

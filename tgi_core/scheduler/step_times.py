@@ -49,9 +49,15 @@ class Throughput:
         """Return the number of tokens computed in `seconds`."""
         return seconds * (self._rate or _GUESSED_RATE)
 
-    def seconds_for(self, tokens: int) -> float:
-        """Return the time for `tokens` tokens, from 1 to 60 seconds; 1 before the first measurement."""
-        return min(_LONGEST_S, max(_SHORTEST_S, tokens / self._rate if self._rate else 0.0))
+    @property
+    def rate(self) -> float:
+        """Tokens per second; 0 before the first measurement."""
+        return self._rate
+
+
+def seconds_for(tokens: int, rate: float) -> float:
+    """Return the time for `tokens` tokens at `rate` tokens per second, from 1 to 60 seconds; 1 if the rate is not known."""
+    return min(_LONGEST_S, max(_SHORTEST_S, tokens / rate if rate else 0.0))
 
 
 @dataclass(slots=True)

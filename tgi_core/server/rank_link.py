@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,14 @@ _MEETING_S = 600.0
 _HELLO_S = 10.0
 _HELLO_BYTES = 1 << 10
 """Limits of a handshake message, in seconds and bytes, from a peer that has not authenticated yet."""
+
+KEEP_ALIVE = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 25_000,
+}
+"""How a machine is noticed that is gone without a word: after 25 s without an answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +51,8 @@ class Link:
         if stream.family != socket.AF_UNIX:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEP_ALIVE.items():
+                stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def send(self, message: Any) -> None:
         """Send a message. Raises LinkClosed."""
@@ -55,20 +65,21 @@ class Link:
         """Receive the next message, of at most `limit` bytes. Raises LinkClosed; TimeoutError if it does not arrive in time."""
         try:
             return json.loads(self._frames.receive(limit, timeout_s))
-        except TimeoutError:
-            raise
         except (EOFError, OSError, ValueError, RecursionError) as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # with a number, the machine does not answer any more
+                raise
             raise LinkClosed(str(error)) from error
 
-    def end_with_it(self, seconds: float) -> None:
-        """From a thread, end this process `seconds` after the peer is gone: the process may be waiting for the peer on the device,
-        forever."""
+    def end_with_it(self, seconds: float, say: Callable[[], None]) -> None:
+        """From a thread, end this process `seconds` after the peer is gone, after calling `say`: the process may be waiting for the peer
+        on the device, forever."""
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLRDHUP)
 
         def wait() -> None:
             poll.poll()
             time.sleep(seconds)
+            say()
             os._exit(1)
 
         threading.Thread(target=wait, name="rank 0", daemon=True).start()

@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 AGREE_S = 10.0
 """Seconds that a failed rank waits for the others to report the same failure."""
 
+_TOLD_S = 2.0
+"""Seconds in which the connection of a lost rank closes, after a collective operation has noticed it: it says which one it was."""
+
 _STUCK_S = 30.0
 """Seconds that rank 0 may continue with a verb after another rank is lost."""
 
@@ -116,7 +119,7 @@ class Peers:
         """After a failure of rank 0, continue if all ranks failed alike. Raises PeerLost if they did not."""
         if isinstance(error, PeerLost):
             gone = next((peer for peer in self._peers.values() if peer.process and peer.process.outcome(0.2)), None)
-            self.lose(gone.reason() if gone is not None else self.lost or str(error))
+            self.lose(gone.reason() if gone is not None else self.trouble(_TOLD_S) or str(error))
         for rank, report in self.collect(number, AGREE_S).items():
             if report[1:3] != ["failed", type(error).__name__]:
                 self.lose(f"rank 0 failed with {type(error).__name__}: {error}; rank {rank} did not")

@@ -176,10 +176,12 @@ def _opened_beside(peers: Peers, open_own: Callable[[], object]) -> object:
     raise error
 
 
-def follow(link: Link, open_session: Callable[[Group], Session]) -> None:
-    """Execute the verbs of rank 0 until it closes. Raises StartupError if this rank fails alone."""
+def follow(link: Link, open_session: Callable[[Group], Session], say_lost: Callable[[], None] = lambda: None) -> None:
+    """Execute the verbs of rank 0 until it closes. Raises StartupError if this rank fails alone, LinkClosed if rank 0 is gone. If this
+    rank waits for rank 0 on the device then, the process ends soon after, and `say_lost` is called before."""
     number, _, place = link.receive()
     group = Group(*place)
+    link.end_with_it(AGREE_S, say_lost)
     try:
         session = open_session(group)
         link.send([0, "done", _compared(session.capabilities())])
@@ -187,7 +189,6 @@ def follow(link: Link, open_session: Callable[[Group], Session]) -> None:
         link.send([0, "failed", type(error).__name__, str(error)])
         link.receive(_OPENED_S)  # wait until rank 0 closes the connection: it reports the error
         raise
-    link.end_with_it(AGREE_S)
     while True:
         last, (number, verb, arguments) = number, link.receive()
         if verb == "close":
