@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from tests.deploy.cluster_tools import documents, program
 from tests.router.serving import Served
 from tests.telemetry.server import instance
+from tgi_core.telemetry.catalog import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
@@ -70,7 +71,7 @@ def test_a_command(command: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def served() -> Served:
+def served() -> Iterator[Served]:
     """A server in place of the one behind kubectl port-forward."""
     with instance() as found:
         yield found
@@ -89,8 +90,6 @@ def test_requests(served: Served) -> None:
 
 def test_metrics_and_values_exist() -> None:
     """Each value of the chart that the page names is one, and each metric is in the catalogue."""
-    from tgi_core.telemetry.catalog import METRICS
-
     assert set(re.findall(r"\b(?:vllm:|tgi_)\w+", PAGE)) - {"tgi_core"} <= {metric.name for metric in METRICS}
     text = (ROOT / "deploy" / "helm" / "tgi-core" / "values.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"`(?:settings|persistence|gateway|networkPolicy|serviceMonitor|autoscaling)?\.(\w+)[`=]", PAGE):
