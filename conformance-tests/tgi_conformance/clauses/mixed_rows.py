@@ -13,7 +13,7 @@ from tgi_conformance.clauses.traffic import come_and_go
 from tgi_conformance.scenario import Scene
 from tgi_conformance.target import LONG_ROW_TOKENS, MIXED_ROW_TOKENS, WIDE_ROWS, mixed_plan, plan_of
 from tgi_conformance.verdict import Level, NotReached, Violation
-from tgi_core.backend import SAMPLING, SamplingStage, UnknownBatch, WarmupPlan
+from tgi_core.backend import SAMPLING, CapacityExceeded, SamplingStage, UnknownBatch, WarmupPlan
 
 _PENALTIES = [spec for spec in SAMPLING if spec.stage is SamplingStage.PENALTY]
 _COUNTED = 20
@@ -45,7 +45,7 @@ def block_sizes(scene: Scene) -> None:
 def last_position(scene: Scene) -> None:
     """Each prompt leaves room for two more tokens, and both are generated; half of the rows had generated most of theirs.
 
-    At the end the rows are named by a verb that is refused, and leave in two parts.
+    At the end the rows are named by verbs that are refused, and leave in two parts.
     """
     here = company(scene)
     stage = here.stage
@@ -62,6 +62,7 @@ def last_position(scene: Scene) -> None:
         batch = stage.decode(used)
         stage.refuse(UnknownBatch, Decode((used,)))
         stage.refuse(UnknownBatch, Filter(used, tuple(rows[:1])))
+        stage.refuse(CapacityExceeded, Decode((batch,)))
         batch = stage.filter(batch, rows[1::2] or rows)
         stage.clear(batch)
     here.check_formula()
