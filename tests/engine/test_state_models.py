@@ -16,8 +16,8 @@ from transformers import DynamicCache
 from tests.engine.tiny_models import VOCAB, Schedule, open_cpu, save_tiny
 from tgi_core.backend import CacheKind, Grant, OutOfMemory, Request, Sampling, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput, RowState
-from tgi_core.engine.states.scan import selective_scan
-from tgi_core.engine.states.slots import PartStates, new_states, step_parts
+from tgi_core.engine.models.states.scan import selective_scan
+from tgi_core.engine.models.states.slots import PartStates, new_states, step_parts
 
 pytestmark = pytest.mark.skipif(
     not hasattr(DynamicCache, "update_conv_state"), reason="this version of transformers has another cache for each family"

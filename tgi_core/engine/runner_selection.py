@@ -28,13 +28,13 @@ from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
-from tgi_core.engine.states.finding import state_kernels
-from tgi_core.engine.states.runner import StateRunner
+from tgi_core.engine.state_runner import StateRunner
 
 _log = logging.getLogger("tgi_core.engine")
 

@@ -14,7 +14,7 @@ from tgi_core.engine.comparison import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
-from tgi_core.engine.states.finding import find_state_layers
+from tgi_core.engine.models.states.finding import find_state_layers
 
 
 class ShapeRecorder:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.models.output_head import OutputHead
-from tgi_core.engine.states.finding import StateLayers
+from tgi_core.engine.models.states.finding import StateLayers
 
 
 class ModelCall:

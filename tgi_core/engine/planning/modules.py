@@ -21,6 +21,7 @@ from tgi_core.engine.models.linear_layers import linear_sizes
 from tgi_core.engine.models.loading import build_empty, is_rounded, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.models.states.finding import StateLayers, state_kernels
 from tgi_core.engine.open_model import model_source
 from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
@@ -28,8 +29,7 @@ from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.states.finding import StateLayers, state_kernels
-from tgi_core.engine.states.runner import StateRunner
+from tgi_core.engine.state_runner import StateRunner
 
 _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
 

@@ -15,7 +15,7 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
-from tgi_core.engine.states.memory import plan_states
+from tgi_core.engine.state_memory import plan_states
 
 
 class PlannedKit:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgi_core.engine.states.layers import StateLayer, flat, joined
-from tgi_core.engine.states.slots import StateKey, StateShapes, StepPart
+from tgi_core.engine.models.states.layers import StateLayer, flat, joined
+from tgi_core.engine.models.states.slots import StateKey, StateShapes, StepPart
 
 
 class AttributeLayer(StateLayer):

@@ -17,7 +17,7 @@ from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import CANNOT_GO_BACK
 from tgi_core.engine.ragged import RaggedRunner
-from tgi_core.engine.states.memory import plan_states
+from tgi_core.engine.state_memory import plan_states
 
 
 class StateRunner(RaggedRunner):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.models.cache_names import CACHE_NAMES
-from tgi_core.engine.states.scan import starting_from
-from tgi_core.engine.states.slots import PartStates, SlotStates, StateKey, StateShapes, StepPart
+from tgi_core.engine.models.states.scan import starting_from
+from tgi_core.engine.models.states.slots import PartStates, SlotStates, StateKey, StateShapes, StepPart
 
 
 class StateLayer(ABC):

@@ -16,9 +16,9 @@ from tgi_core.backend import Kernel
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import cache_name
-from tgi_core.engine.states.attributes import AttributeLayer, watched_attributes
-from tgi_core.engine.states.layers import CacheLayer, StateLayer
-from tgi_core.engine.states.slots import StateKey, StateShapes, StepPart, new_states, state_bytes, step_parts
+from tgi_core.engine.models.states.attributes import AttributeLayer, watched_attributes
+from tgi_core.engine.models.states.layers import CacheLayer, StateLayer
+from tgi_core.engine.models.states.slots import StateKey, StateShapes, StepPart, new_states, state_bytes, step_parts
 
 _KINDS = ("conv", "recurrent")
 
