@@ -13,6 +13,7 @@ import psutil
 os.environ |= {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on those systems, Ray uses the loopback interface
     "RAY_USAGE_STATS_ENABLED": "0",
+    "LOG_LEVEL": "ERROR",  # of the shards: Ray brings their lines to the server, one for each fault injected
 }
 
 
@@ -38,12 +39,18 @@ class Nodes:
         for each in [*own, *(child for one in own for child in one.children(recursive=True))]:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
-        self._cluster.worker_nodes.remove(node)
+        self._reap(node)
 
     def lose(self, node: Any) -> None:
         """SIGKILL to a node's raylet alone: only Ray can tell that the node is lost."""
         for each in node.all_processes["raylet"]:
             os.kill(each.process.pid, signal.SIGKILL)
+        self._reap(node)
+
+    def _reap(self, node: Any) -> None:
+        for processes in node.all_processes.values():
+            for each in processes:
+                each.process.wait()
         self._cluster.worker_nodes.remove(node)
 
 

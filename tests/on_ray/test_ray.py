@@ -83,13 +83,14 @@ def test_ray_alone_knows_that_a_node_is_lost(cluster: Nodes) -> None:
         assert server.stop() == 0
 
 
-@pytest.mark.parametrize(("ranks", "strategy"), [(2, "one node"), (4, "two nodes")])
-def test_ranks(cluster: Nodes, ranks: int, strategy: str) -> None:
-    """A model split over ranks: two fit on one node, four need two nodes. The answer is that of one rank."""
+@pytest.mark.parametrize("resources", ["CPU=1", "CPU=2"])
+def test_ranks(cluster: Nodes, resources: str) -> None:
+    """A model split over two ranks, on one node with room for both, or else on two. The answer is that of one rank."""
     model = ("--backend", "cpu", "--dtype", "float32", "--kv-cache-tokens", "4096")
     with served(*model) as alone:
         expected = httpx.post(f"{alone.url}/generate", json=body(0), timeout=60).json()
-    with served("--engine", "ray", *model, "--num-shard", str(ranks), extra=address(cluster), patience=PATIENCE) as server:
+    split = ("--engine", "ray", "--num-shard", "2", "--ray-resources", resources)
+    with served(*split, *model, extra=address(cluster), patience=PATIENCE) as server:
         assert httpx.post(f"{server.url}/generate", json=body(0), timeout=120).json() == expected
         assert len(hosts()) == 1
         assert server.stop() == 0

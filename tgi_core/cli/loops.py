@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -90,7 +89,7 @@ def _start_replicas(
     shards: list[SupervisedShard] = []
     first = opened[0]
     absent = ReadyShard(NoShard(first), first.info, first.capacity)
-    for opener, each in zip_longest(openers, opened, fillvalue=absent):
+    for opener, each in zip(openers, [*opened, *[absent] * (len(openers) - len(opened))], strict=True):
         replica = pool.join()
         gated = GatedOpener(opener, replica.wanted)
         shard = _supervise(gated, each, settings, replica.lifecycle, stack, pool)

@@ -40,7 +40,7 @@ def connect_to_ray(log_to_driver: bool = True) -> None:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(log_to_driver=log_to_driver, logging_level=logging.WARNING)
+        ray.init(log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         address = os.environ.get("RAY_ADDRESS")
         where = f"the cluster at RAY_ADDRESS={address}" if address else "a cluster on this machine"
