@@ -190,7 +190,7 @@ def test_a_machine_without_power_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         stream.connect(server.getsockname())
         link = Link(stack.enter_context(server.accept()[0]))
         nodes[1].set_up("link", "set", "cable", "down")
-        with pytest.raises(LinkClosed, match="timed out|No route|unreachable"):
+        with pytest.raises(LinkClosed, match=r"timed out|No route|unreachable"):
             link.receive()
 
 
