@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from array import array
 from collections import deque
@@ -11,7 +12,7 @@ from heapq import heappop, heappush
 from statistics import mean, pstdev
 from typing import Any
 
-from bench.replicas.conversations import Conversation, Turn
+from bench.replicas.conversations import EACH_S, Conversation, Turn
 from bench.scheduling.device import Roofline
 from tgi_core.replicas.holders import Holders, SharedPrefixIndex
 from tgi_core.replicas.placement import Charge, Choice, Placement
@@ -38,9 +39,10 @@ class Job:
 
 @dataclass(slots=True)
 class Result:
-    """Results of one run. `decision_us`: CPU time, mean and 99th percentile."""
+    """Results of one run, of the turns that arrive in its window. `decision_us`: CPU time, mean and 99th percentile."""
 
     requests: int = 0
+    refused: int = 0
     good: int = 0
     seconds: float = 0.0
     query_tokens: int = 0
@@ -53,6 +55,16 @@ class Result:
     first_p50: float = 0.0
     first_p99: float = 0.0
     decision_us: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is measured, in seconds: turns that arrive from `begin` to `end`, after which none do. At most `queued` turns wait; further
+    ones are refused."""
+
+    begin: float = 0.0
+    end: float = math.inf
+    queued: float = math.inf
 
 
 class Device:
@@ -186,8 +198,11 @@ class BigCache:
 class Simulation:
     """One run of `count` replicas."""
 
-    def __init__(self, count: int, roofline: Roofline, placement: Placement, holders: Holders) -> None:
-        self._placement = placement
+    def __init__(
+        self, count: int, roofline: Roofline, placement: Placement, holders: Holders, window: Window | None = None
+    ) -> None:
+        self._placement, self._window = placement, window or Window()
+        self._waiting = 0
         self._devices = [Device(roofline, SharedPrefixIndex(roofline.block_size, holders, number)) for number in range(count)]
         for device in self._devices:
             placement.add(lambda device=device: device.blocks_free)  # type: ignore[misc]
@@ -202,29 +217,47 @@ class Simulation:
         now = 0.0
         for at, conversation in begins:
             self._arrive(at, conversation)
+        begin, end = self._window.begin, self._window.end
         while self._events:
             now, _, what = heappop(self._events)
+            if now >= begin > 0.0:
+                begin = 0.0
+                for device in self._devices:
+                    device.busy_s = device.tokens = 0
+            if now >= end and not self.result.seconds:
+                self._note_work(end)
             if isinstance(what, int):
                 self._stepped(now, what)
             else:
                 self._place(now, *what)
-        self._sum_up(now)
+        if not self.result.seconds:
+            self._note_work(now)
+        self._sum_up()
         return self.result
 
     def _arrive(self, at: float, conversation: Conversation) -> None:
-        turn = conversation.next()
+        turn = conversation.next() if at < self._window.end else None
         if turn is not None:
             turn.at = at
             heappush(self._events, (at, next(self._ids), (conversation, turn)))
 
     def _place(self, now: float, conversation: Conversation, turn: Turn) -> None:
+        measured = now >= self._window.begin
+        self.result.requests += measured
+        if conversation.paced:
+            self._arrive(now + turn.answer * EACH_S + conversation.pause(), conversation)
+        if self._waiting >= self._window.queued:
+            self.result.refused += measured
+            return
         begun = time.thread_time()
         choice = self._placement.choose(turn.prompt, turn.keys, turn.answer) or Choice(0, 0)
         charge = self._placement.place(choice, turn.prompt, 1000)
         self._decisions.append(time.thread_time() - begun)
-        self.result.requests += 1
-        self.result.query_tokens += turn.prompt
-        self.result.big_cache_hit_tokens += self._big.find(turn)
+        found = self._big.find(turn)
+        if measured:
+            self.result.query_tokens += turn.prompt
+            self.result.big_cache_hit_tokens += found
+        self._waiting += 1
         device = self._devices[choice.replica]
         device.waiting.append(Job(turn, conversation, charge))
         if not device.running:
@@ -234,7 +267,9 @@ class Simulation:
         device = self._devices[number]
         for job in device.admit():
             self._placement.started(job.charge)
-            self.result.hit_tokens += job.turn.prompt - job.left
+            self._waiting -= 1
+            if job.turn.at >= self._window.begin:
+                self.result.hit_tokens += job.turn.prompt - job.left
         device.running = not device.idle
         if device.running:
             heappush(self._events, (now + device.step(), next(self._ids), number))
@@ -244,16 +279,21 @@ class Simulation:
             self._placement.ended(job.charge, job.turn.answer)
             self._big.add([*job.turn.keys, *job.turn.after])
             first, each = job.first - job.turn.at, (now - job.first) / max(1, job.turn.answer - 1)
-            self._firsts.append(first)
-            self.result.good += first <= _FIRST_S and each <= _EACH_S
-            self._arrive(now + job.conversation.pause(), job.conversation)
+            if job.turn.at >= self._window.begin:
+                self._firsts.append(first)
+                self.result.good += first <= _FIRST_S and each <= _EACH_S
+            if not job.conversation.paced:
+                self._arrive(now + job.conversation.pause(), job.conversation)
         self._step(now, number)
 
-    def _sum_up(self, now: float) -> None:
+    def _note_work(self, now: float) -> None:
+        """Note how busy the replicas were until `now`."""
         result, tokens = self.result, [device.tokens for device in self._devices]
-        result.seconds = now
-        result.busy = mean(device.busy_s for device in self._devices) / now
+        result.seconds = now - self._window.begin
+        result.busy = mean(device.busy_s for device in self._devices) / result.seconds
         result.imbalance = pstdev(tokens) / mean(tokens)
-        firsts, decisions = sorted(self._firsts), sorted(self._decisions)
+
+    def _sum_up(self) -> None:
+        result, firsts, decisions = self.result, sorted(self._firsts), sorted(self._decisions)
         result.first_p50, result.first_p99 = firsts[len(firsts) // 2], firsts[int(0.99 * len(firsts))]
         result.decision_us = 1e6 * mean(decisions), 1e6 * decisions[int(0.99 * len(decisions))]

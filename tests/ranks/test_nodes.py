@@ -190,7 +190,7 @@ def test_a_machine_without_power_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         stream.connect(server.getsockname())
         link = Link(stack.enter_context(server.accept()[0]))
         nodes[1].set_up("link", "set", "cable", "down")
-        with pytest.raises(LinkClosed, match="timed out|No route|unreachable"):
+        with pytest.raises(LinkClosed, match=r"timed out|No route|unreachable"):
             link.receive()
 
 
@@ -200,6 +200,6 @@ def socket_on(node: Node) -> socket.socket:
     script = "import socket; made = socket.socket(); socket.send_fds(socket.socket(fileno=0), [b'.'], [made.fileno()])"
     with ours:
         with theirs:
-            subprocess.run(node.command(sys.executable, "-c", script), stdin=theirs, check=True, timeout=60)
+            subprocess.run(node.command(sys.executable, "-c", script), stdin=theirs.fileno(), check=True, timeout=60)
         _, [number], _, _ = socket.recv_fds(ours, 1, 1)
     return socket.socket(fileno=number)

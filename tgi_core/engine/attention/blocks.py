@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import FlatTokens
 from tgi_core.engine.attention.plain import PlainAttention
-from tgi_core.engine.decoder.forward import FlatTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tgi_core.backend.batch_tracker import RowInput
+
+
+class FlatTokens(Protocol):
+    """The flat tokens of a step, int64 [tokens] each."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """The tokens."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Their positions in their rows."""
+
+    @property
+    def slots(self) -> Tensor:
+        """Their slots in the cache, −1 for those that are not written."""
+
+    @property
+    def begun(self) -> Tensor | None:
+        """Blocks that the step begins without filling them, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)

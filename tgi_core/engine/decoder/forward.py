@@ -15,28 +15,9 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.metadata import FlatTokens
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.operators import Operators
-
-
-class FlatTokens(Protocol):
-    """The flat tokens of a step, int64 [tokens] each."""
-
-    @property
-    def input_ids(self) -> Tensor:
-        """The tokens."""
-
-    @property
-    def positions(self) -> Tensor:
-        """Their positions in their rows."""
-
-    @property
-    def slots(self) -> Tensor:
-        """Their slots in the cache, −1 for those that are not written."""
-
-    @property
-    def begun(self) -> Tensor | None:
-        """Blocks that the step begins without filling them, if there are any."""
 
 
 Step = TypeVar("Step", bound=FlatTokens)
