@@ -90,7 +90,9 @@ class CacheBlocks:
 
     def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
         """Whether every group has its count of blocks free, and `spare` more where rows grow."""
-        return all(count + spare * (not once) <= pool.free for count, pool, once in zip(counts, self.pools, self._once, strict=True))
+        return all(
+            count + spare * (not once) <= pool.free for count, pool, once in zip(counts, self.pools, self._once, strict=True)
+        )
 
     def allocate(self, counts: tuple[int, ...]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""

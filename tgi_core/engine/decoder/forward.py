@@ -19,7 +19,6 @@ from tgi_core.engine.attention.metadata import FlatTokens
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.operators import Operators
 
-
 Step = TypeVar("Step", bound=FlatTokens)
 Given = TypeVar("Given", bound=FlatTokens, contravariant=True)
 
