@@ -3,7 +3,8 @@
     python bench/encoder_decoder.py [--rows 8] [--prompt 64] [--new 64] [--rounds 3] [--dtype float32]
 
 The model is a T5 of t5-small's shape with random weights. Each round measures all engines in turn, prefill included, so that a noisy
-neighbour affects all of them; the table shows medians of tokens per second over all rows.
+neighbour affects all of them; the table shows medians of tokens per second over all rows, and per second of CPU time, which a neighbour
+affects least, both also relative to `generate` with one row.
 """
 
 from __future__ import annotations
@@ -81,18 +82,19 @@ class Generate:
         return made
 
 
-def measure(
-    engines: dict[str, Callable[[list[list[int]], int], int]], prompts: list[list[int]], new: int, rounds: int
-) -> dict[str, float]:
-    """Tokens per second by engine."""
-    found: dict[str, list[float]] = {name: [] for name in engines}
+Engines = dict[str, Callable[[list[list[int]], int], int]]
+
+
+def measure(engines: Engines, prompts: list[list[int]], new: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Tokens per second, and per second of CPU time, by engine."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
     for number in range(rounds + 1):
         for name, run in engines.items():
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             made = run(prompts, new if number else 2)  # the first round warms up
             if number:
-                found[name].append(made / (time.perf_counter() - start))
-    return {name: median(speeds) for name, speeds in found.items()}
+                found[name].append((made / (time.perf_counter() - start), made / (time.process_time() - used)))
+    return {name: (median(wall for wall, _ in each), median(cpu for _, cpu in each)) for name, each in found.items()}
 
 
 def main() -> None:
@@ -113,12 +115,14 @@ def main() -> None:
             "generate, all rows": Generate(Path(folder), dtype, options.rows),
         }
         speeds = measure(engines, prompts, options.new, options.rounds)
-    alone = speeds["generate, one row"]
+    alone, alone_cpu = speeds["generate, one row"]
     print(
         f"{options.rows} rows, prompts of {options.prompt}, {options.new} new tokens, {options.dtype}, {torch.get_num_threads()} threads"
     )
-    for name, speed in speeds.items():
-        print(f"{name:20} {speed:8.1f} tokens/s {speed / alone:6.2f} × generate with one row")
+    for name, (wall, cpu) in speeds.items():
+        print(
+            f"{name:20} {wall:8.1f} tokens/s {wall / alone:6.2f} ×  {cpu:8.1f} tokens per second of CPU {cpu / alone_cpu:6.2f} ×"
+        )
 
 
 def _silent(what: str, done: int, total: int, unit: str) -> None:

@@ -28,12 +28,19 @@ def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     """A small config of a type."""
     kind = CONFIG_MAPPING[model_type]
     default = kind()
-    fields = {name: value for name, value in SMALL.items() if name != "is_decoder" and _has(default, name)}
+    fields = _shrunk(default)
+    for name in getattr(default, "sub_configs", None) or {}:
+        if isinstance(nested := getattr(default, name, None), PretrainedConfig):
+            fields[name] = _shrunk(nested)
     fields |= {
         name: 2 for name in ("num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers") if hasattr(default, name)
     }
     fields |= {"pad_token_id": 0, "bos_token_id": START, "eos_token_id": 1, "decoder_start_token_id": START}
     return kind(**fields | SPECIAL.get(model_type, {}) | overrides)
+
+
+def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
+    return {name: value for name, value in SMALL.items() if name not in ("is_decoder", "sliding_window") and _has(default, name)}
 
 
 def _has(config: PretrainedConfig, name: str) -> bool:

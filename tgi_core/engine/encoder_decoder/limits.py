@@ -28,12 +28,12 @@ class PositionLimits:
     def of(cls, model: PreTrainedModel) -> PositionLimits:
         """From a model's config and modules."""
         config = model.config
-        parts = [_limit(getattr(config, name, None) or config, name) for name in ("encoder", "decoder")]
+        encoder, decoder = (_limit(getattr(config, name, None) or config, name) for name in ("encoder", "decoder"))
         usual = getattr(config, "n_positions", None)
         text = config.get_text_config(encoder=True)
         heads = getattr(text, "num_attention_heads", None) or getattr(text, "encoder_attention_heads", None) or 1
         pad = getattr(config, "pad_token_id", None)
-        return cls(*parts, usual if isinstance(usual, int) and usual > 0 else DEFAULT_POSITIONS, int(heads), pad)
+        return cls(encoder, decoder, usual if isinstance(usual, int) and usual > 0 else DEFAULT_POSITIONS, int(heads), pad)
 
     @property
     def positions(self) -> int:

@@ -18,8 +18,10 @@ class RowPositions:
     """The modules of a decoder that depend on positions, and the tables for up to `reserve`'s positions."""
 
     def __init__(self, decoder: nn.Module) -> None:
-        self._embedding = next((m for name, m in decoder.named_modules() if name.endswith("embed_positions")), None)
-        self._biases = [m for m in decoder.modules() if hasattr(m, "compute_bias") and hasattr(m, "relative_attention_bias")]
+        self._embedding: Any = next((m for name, m in decoder.named_modules() if name.endswith("embed_positions")), None)
+        self._biases: list[Any] = [
+            m for m in decoder.modules() if hasattr(m, "compute_bias") and hasattr(m, "relative_attention_bias")
+        ]
         self._table: Tensor | None = None
         self._pad_table: Tensor | None = None
         self._pad = -1
@@ -28,9 +30,9 @@ class RowPositions:
         self._active = False
         if self._embedding is not None:
             self._embed = self._embedding.forward
-            self._embedding.forward = self._embedded  # type: ignore[method-assign]
+            self._embedding.forward = self._embedded
         for module in self._biases:
-            module.compute_bias = _Bias(self, module, module.compute_bias)  # type: ignore[assignment]
+            module.compute_bias = _Bias(self, module, module.compute_bias)
 
     @property
     def has_biases(self) -> bool:
@@ -46,7 +48,7 @@ class RowPositions:
                 self._pad_table = self._recorded(torch.full((1, positions), pad), embed)
                 if torch.equal(self._pad_table, self._table):
                     self._pad_table = None
-        self._distances = {module: module.compute_bias.by_distance(positions) for module in self._biases}  # type: ignore[operator, union-attr]
+        self._distances = {module: module.compute_bias.by_distance(positions) for module in self._biases}
 
     def run(self, ids: Tensor, positions: Tensor, step: Callable[[], Tensor]) -> Tensor:
         """Call `step`, in which rows with tokens `ids` [rows, 1] are at `positions` [rows]."""
@@ -65,7 +67,7 @@ class RowPositions:
 
     def _embedded(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self._active or self._table is None:
-            return self._embed(*args, **kwargs)  # type: ignore[no-any-return]
+            return self._embed(*args, **kwargs)
         found = self._table[self._positions].unsqueeze(1)
         if self._pad_table is None:
             return found
@@ -98,7 +100,8 @@ class _Bias:
     """Stands for a layer's `compute_bias`."""
 
     def __init__(self, positions: RowPositions, module: nn.Module, original: Callable[..., Tensor]) -> None:
-        self._positions, self._module, self._original = positions, module, original
+        self._positions, self._original = positions, original
+        self._module: Any = module
 
     def __call__(self, query_length: int, key_length: int, *args: Any, **kwargs: Any) -> Tensor:
         """The bias [1 or rows, heads, queries, keys]."""
@@ -111,5 +114,5 @@ class _Bias:
         takes = inspect.signature(self._original).parameters
         where: dict[str, Any] = {"past_seen_tokens": last} if "past_seen_tokens" in takes else {}
         if "cache_position" in takes:  # transformers 4
-            where = {"cache_position": torch.tensor([last], device=self._module.relative_attention_bias.weight.device)}  # type: ignore[union-attr, arg-type]
+            where = {"cache_position": torch.tensor([last], device=self._module.relative_attention_bias.weight.device)}
         return self._original(1, positions, **where)[0, :, 0].flip(-1).contiguous()
