@@ -1,8 +1,8 @@
-"""Whether `tgi check` says what a load takes: `python -m bench.planning [--json OUT]`.
+"""Whether `tgi check` says what a load takes: `python -m bench.planning [--shapes NAME ...] [--json OUT]`.
 
 Random checkpoints of ten shapes in three dtypes are planned, then loaded in a process of their own and filled: the whole KV cache is
-written, in steps of the greatest size that score their prompts, which take the most memory. Memory is the process's peak then, above that
-with a tiny model.
+written, in steps of the greatest size that score their prompts; then all rows are sampled with penalties and filters that sort the
+vocabulary. Memory is the process's peak then, above what it has after it has run a tiny model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.report.tables import table
-from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, WarmupPlan
+from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
 from tgi_core.model_files import DEMO
@@ -82,7 +82,8 @@ def planned(model: Path, options: Mapping[str, str]) -> Capacity:
 
 def loaded(model: Path, options: Mapping[str, str]) -> tuple[Capacity, int]:
     """What a load promises, and the most memory that it takes until its cache is full, in bytes."""
-    before = _used_by(DEMO, {"dtype": "float32"}, WarmupPlan(max_rows=1, max_row_tokens=16))[1]
+    _used_by(DEMO, {"dtype": "float32"}, WarmupPlan(max_rows=1, max_row_tokens=16))
+    before = _trimmed("VmRSS:")
     capacity, after = _used_by(model, options, PLAN)
     return capacity, after - before
 
@@ -90,8 +91,7 @@ def loaded(model: Path, options: Mapping[str, str]) -> tuple[Capacity, int]:
 def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple[Capacity, int]:
     session = Session(find("cpu").open(OpenOptions(str(model), **options), _quiet), "cpu")
     capacity = session.warmup(plan, _quiet)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed
+    _trimmed("VmRSS:")  # what loading has freed
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
     _fill(session, capacity)
     used = _kilobytes("VmHWM:") * 1024
@@ -101,20 +101,44 @@ def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple
     return capacity, used
 
 
+def _trimmed(name: str) -> int:
+    """Bytes of the process without what it has freed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return _kilobytes(name) * 1024
+
+
 def _fill(session: Session, capacity: Capacity) -> None:
-    """Write the whole cache: rows of the greatest length, a chunk per step, all rows beside each other."""
-    group = capacity.groups[0]
-    blocks, vocab = iter(range(1, group.num_blocks + 1)), session.capabilities().vocab_size
-    for row in range(min(capacity.max_rows, group.num_blocks * group.block_size // capacity.max_row_tokens)):
-        own = tuple(next(blocks) for _ in range(capacity.max_row_tokens // group.block_size))
-        take = min(capacity.max_step_tokens, capacity.max_row_tokens)
+    """Write the whole cache: rows of the greatest length, a chunk per step, all rows beside each other. Then sample all rows at once."""
+    group, vocab = capacity.groups[0], session.capabilities().vocab_size
+    per_row, take = capacity.max_row_tokens // group.block_size, min(capacity.max_step_tokens, capacity.max_row_tokens)
+    rows = min(capacity.max_rows, group.num_blocks // per_row)
+    for row in range(rows):
         for start in range(0, capacity.max_row_tokens, take):
             tokens = tuple((31 * row + 7 * place) % vocab for place in range(start + take))
             id = 1 + row * (capacity.max_row_tokens // take) + start // take
-            request = Request(id, tokens, len(tokens), start, (own,), take, want=OutputOptions(prompt_logprobs=True))
-            step = session.prefill((request,), EMPTY, ())
-            session.rows(step)
-            session.clear(step.handle)
+            request = Request(
+                id, tokens, len(tokens), start, (_blocks(row, per_row),), take, want=OutputOptions(prompt_logprobs=True)
+            )
+            _run(session, (request,))
+    drawn = Sampling(do_sample=True, top_p=0.9, repetition_penalty=1.2, seed=1)
+    _run(
+        session,
+        tuple(
+            Request(1_000_000 + row, (row,) * 8, 8, 0, (_blocks(row, per_row),), 8, drawn, OutputOptions(top_n=5))
+            for row in range(rows)
+        ),
+    )
+
+
+def _blocks(row: int, count: int) -> tuple[int, ...]:
+    return tuple(range(1 + row * count, 1 + (row + 1) * count))
+
+
+def _run(session: Session, requests: tuple[Request, ...]) -> None:
+    step = session.prefill(requests, EMPTY, ())
+    session.rows(step)
+    session.clear(step.handle)
 
 
 def _kilobytes(name: str) -> int:
@@ -125,9 +149,9 @@ def _quiet(*_: object) -> None:
     pass
 
 
-def measure() -> Iterator[dict[str, Any]]:
+def measure(shapes: Iterable[str]) -> Iterator[dict[str, Any]]:
     """One row per shape and dtype; each model is loaded in a process of its own."""
-    for name in SHAPES:
+    for name in shapes:
         with tempfile.TemporaryDirectory(prefix="tgi-planning-") as folder:
             model = Path(folder) / "model"
             subprocess.run([sys.executable, "-m", "bench.planning", "--make", name, str(model)], check=True)
@@ -175,6 +199,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.planning", description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--make", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -185,7 +210,7 @@ def main() -> None:
         json.dump(one(Path(options.load[0]), options.load[1]), sys.stdout)
         return
     rows = []
-    for row in measure():
+    for row in measure(options.shapes):
         rows.append(row)
         print(row["shape"], row["dtype"], f"{row['planned_bytes'] / row['used']:.3f}", flush=True)
         if options.json is not None:

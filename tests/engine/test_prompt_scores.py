@@ -163,3 +163,11 @@ def test_memory_for_scores_is_estimated() -> None:
     assert replace(shape, whole_head=True).scoring_bytes(8192) == 8192 * 128_256 * 10
     without = replace(shape, vocab_size=0).activation_bytes(8, 8192)
     assert shape.activation_bytes(8, 8192) == without + shape.sampling_bytes(8) + shape.scoring_bytes(8192)
+    assert replace(shape, dtype=torch.float32).scoring_bytes(100) == 100 * 128_256 * 8  # the logits are the scores
+
+
+def test_memory_of_a_runner_that_knows_its_own() -> None:
+    """Inner states as it says, and whichever needs more: a chunk's float32 logits and logprobs, or rows whose filters sort them all."""
+    shape = ModelShape(torch.bfloat16, 128_256, 8192, 4096, 14336, 0, token_bytes=50_000)
+    assert shape.activation_bytes(1, 8192) == 8192 * 50_000 + 512 * 128_256 * 8
+    assert shape.activation_bytes(64, 8192) == 8192 * 50_000 + 64 * 128_256 * 112

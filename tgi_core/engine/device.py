@@ -78,7 +78,7 @@ class TablePlan:
     """How a device would run a decoder's table, as far as it is known before weights are loaded.
 
     `spare_blocks` are blocks of the cache beside those of rows; `maps_embedding` says that the embedding stays in its file if that has the
-    model's dtype.
+    model's dtype; `token_bytes`: see `ModelShape`.
     """
 
     kernels: tuple[Kernel, ...]
@@ -86,6 +86,7 @@ class TablePlan:
     block_sizes: tuple[int, ...]
     spare_blocks: int
     maps_embedding: bool = False
+    token_bytes: int | None = None
 
 
 @runtime_checkable

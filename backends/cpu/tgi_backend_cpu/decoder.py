@@ -48,6 +48,22 @@ def step_kernel(table: DecoderTable) -> Kernel:
     return Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step")
 
 
+def has_fused_rope(table: DecoderTable) -> bool:
+    """Whether the GEMM of queries, keys and values rotates the heads: whole heads, in whole blocks, without a norm before RoPE."""
+    return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
+
+
+def workspace_bytes(table: DecoderTable, dtype: torch.dtype, ranks: int = 0) -> int:
+    """Bytes of the workspace per token of a step whose tokens are all wanted, as those of a scored prompt are: `Workspace::make_room` in
+    `native/step.h`. `ranks`: of adapters together."""
+    queries = table.heads * table.head_size
+    every, size = queries + 2 * table.kv_heads * table.head_size, dtype.itemsize
+    floats = 2 * table.hidden + table.rotary.size + (0 if has_fused_rope(table) else every)
+    if ranks:
+        floats += ranks + max(every, table.hidden, 2 * table.intermediate)
+    return 4 * floats + size * (every + 2 * queries + table.hidden + table.intermediate)
+
+
 class PackedDecoder:
     """A table's weights, packed once from the mapped files, and the native structure that points to them."""
 
@@ -113,7 +129,7 @@ class PackedDecoder:
             logit_scale=table.logit_scale,
             rotary_scale=1.0,
             bfloat16=int(self.dtype is torch.bfloat16),
-            fused_rope=int(self._fused_rope),
+            fused_rope=int(has_fused_rope(self.table)),
             layer=self.layers,
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
@@ -123,15 +139,9 @@ class PackedDecoder:
             ranks=self.adapters.ranks,
         )
 
-    @property
-    def _fused_rope(self) -> bool:
-        """Whether the GEMM of queries, keys and values rotates the heads: whole heads, in whole blocks, without a norm before RoPE."""
-        table = self.table
-        return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
-
     def _heads(self, weights: list[Weight], bias: Tensor | None) -> Linear:
         """Queries, keys and values; if the GEMM rotates them, the first half of each head is paired with its second."""
-        if not self._fused_rope:
+        if not has_fused_rope(self.table):
             return self._linear(weights, bias)
         whole, half = concatenated(weights), self.table.head_size // 2
         order = torch.arange(whole.shape[0]).view(-1, 2, half).transpose(0, 1).flatten(1)
@@ -230,6 +240,7 @@ class DecoderRunner:
             table.intermediate,
             weights.bytes_beside(self.packed.saved_bytes),
             self.packed.adapters.num_bytes,
+            token_bytes=workspace_bytes(table, weights.dtype, self.packed.adapters.ranks),
         )
         self._adapters: dict[str | None, int] = {adapter.name: number for number, adapter in enumerate(weights.adapters)}
         self.kernels = (

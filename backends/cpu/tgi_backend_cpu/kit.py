@@ -10,7 +10,7 @@ import torch
 from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.choosing import open_kernels
-from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel
+from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel, workspace_bytes
 from tgi_backend_cpu.kernels import Arena
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
@@ -98,7 +98,14 @@ class CpuKit:
             raise UnsupportedFamily(self.table_refusal())
         if reason := refusal(table, dtype):
             raise UnsupportedFamily(reason)
-        return TablePlan((step_kernel(table),), DecoderRunner.features, DecoderRunner.block_sizes, 0, maps_embedding=True)
+        return TablePlan(
+            (step_kernel(table),),
+            DecoderRunner.features,
+            DecoderRunner.block_sizes,
+            0,
+            maps_embedding=True,
+            token_bytes=workspace_bytes(table, dtype),
+        )
 
     def queue(self) -> None:
         """None: a step is done when its call returns."""

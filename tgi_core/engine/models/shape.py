@@ -9,6 +9,9 @@ import torch
 from tgi_core.backend import Memory
 from tgi_core.engine.prompt_scores import CHUNK
 
+_SORTING_BYTES = 112
+"""Bytes per logit, measured, for rows with penalties whose filters sort the whole vocabulary in double precision."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -25,6 +28,8 @@ class ModelShape:
     weight_bytes: int
     adapter_bytes: int = 0
     whole_head: bool = False
+    token_bytes: int | None = None
+    """Bytes of a token's inner states in a step, if the runner knows them; its logits are float32 then. None: they are estimated."""
 
     @property
     def weights(self) -> tuple[Memory, ...]:
@@ -33,8 +38,11 @@ class ModelShape:
         return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
-        """A step's estimated memory beside weights and cache: hidden states, a layer's inner states, logits in double precision, and what
-        the logprobs of prompts need."""
+        """A step's memory beside weights and cache: hidden states, a layer's inner states, and what sampling and the logprobs of prompts
+        need, one after the other."""
+        if self.token_bytes is not None:
+            sorting = rows * self.vocab_size * _SORTING_BYTES
+            return step_tokens * self.token_bytes + max(sorting, self.scoring_bytes(step_tokens))
         per_token = (8 * self.hidden_size + 4 * self.intermediate_size) * max(self.dtype.itemsize, 4)
         return step_tokens * per_token + self.sampling_bytes(rows) + self.scoring_bytes(step_tokens)
 
@@ -43,6 +51,8 @@ class ModelShape:
         return rows * self.vocab_size * 8 * 4
 
     def scoring_bytes(self, step_tokens: int) -> int:
-        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores and logprobs."""
+        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores, unless the logits
+        are float32 themselves, and logprobs."""
         positions = step_tokens if self.whole_head else min(CHUNK, step_tokens)
-        return positions * self.vocab_size * (self.dtype.itemsize + 4 + 4)
+        is_float = self.token_bytes is not None or self.dtype is torch.float32
+        return positions * self.vocab_size * ((0 if is_float else self.dtype.itemsize) + 4 + 4)

@@ -50,7 +50,9 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
     for stored, inner in weights.linears():
         saved += stored.num_elements * dtype.itemsize - samples.stored_bytes(stored, inner)
     weight_bytes = weights.bytes_beside(saved) if plan.maps_embedding else weights.num_bytes - saved
-    shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
+    shape = ModelShape(
+        dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes, token_bytes=plan.token_bytes
+    )
     planned = PlannedKit.of(kit, free_bytes, _taken(weights, plan, weight_bytes))
     layers, kernels = [layer.shape for layer in attention_layers(table)], (*plan.kernels, *linears.kernels())
     return PlannedRunner(layers, shape, planned, plan.block_sizes, kernels, plan.features, plan.spare_blocks), shape
