@@ -1,8 +1,9 @@
-"""Generates docs/benchmarks.md from result files, deterministically and without measuring."""
+"""Generates docs/benchmarks.md and the README's table from result files, deterministically and without measuring."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from bench.report.plot import plot
 from bench.results import PEERS, load_peers
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+README = DOCUMENT.parents[1] / "README.md"
 
 Result = Mapping[str, Any]
 
@@ -28,10 +30,11 @@ once. Each row names the number format that the engine computes in; each process
 NO_PEERS = "No results yet: `make bench-peers` writes them."
 
 
-def write_document(results: Path = PEERS, document: Path = DOCUMENT) -> None:
-    """Write the document and a picture per kind of processor beside it."""
+def write_document(results: Path = PEERS, document: Path = DOCUMENT, readme: Path = README) -> None:
+    """Write the document and a picture per kind of processor beside it, and update the README's table."""
     chips = load_peers(results)
     document.write_text(render(chips))
+    readme.write_text(_TABLE.sub(lambda _: summary(chips), readme.read_text()))
     for name, parts in chips.items():
         (document.parent / picture(name)).write_text(plot(parts))
 
@@ -45,10 +48,10 @@ def render(chips: Mapping[str, Mapping[str, Result]]) -> str:
     """Return the document's text from results by kind of processor and part."""
     if not chips:
         return f"{INTRODUCTION}\n{NO_PEERS}\n"
-    return "\n".join([INTRODUCTION, _summary(chips), *(_chip(name, parts) for name, parts in chips.items())])
+    return "\n".join([INTRODUCTION, summary(chips), *(_chip(name, parts) for name, parts in chips.items())])
 
 
-def _summary(chips: Mapping[str, Mapping[str, Result]]) -> str:
+def summary(chips: Mapping[str, Mapping[str, Result]]) -> str:
     """Ours ÷ the best other engine, a line per processor and model."""
     sizes = "1 / 8 / 32"
     heads = ["SmolLM2-135M's shape", f"decode, batch {sizes}", f"prefill, batch {sizes}", f"HTTP, {sizes} clients"]
@@ -101,6 +104,7 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+_TABLE = re.compile(r"Ours ÷ the best.*?\n\n(\|.*\n)+")
 _SECTIONS: dict[str, Callable[[Result], str]] = {
     "offline-135m": tables.engines,
     "offline-500m": tables.engines,

@@ -10,7 +10,7 @@ import pytest
 
 from bench.chip import chip
 from bench.machine import machine
-from bench.report.document import DOCUMENT, picture, render
+from bench.report.document import DOCUMENT, README, picture, render, summary
 from bench.report.figures import Figure, figure, ratio
 from bench.report.plot import plot
 from bench.results import complete, load, load_peers, save
@@ -97,6 +97,6 @@ def test_a_chip_has_the_name_of_its_generation(tmp_path: Path, vendor: str, fami
 def test_the_committed_document_is_the_one_that_the_results_make() -> None:
     """`python -m bench.peers report` changes nothing."""
     chips = load_peers()
-    assert DOCUMENT.read_text() == render(chips)
+    assert DOCUMENT.read_text() == render(chips) and summary(chips) in README.read_text()
     for name, parts in chips.items():
         assert (DOCUMENT.parent / picture(name)).read_text() == plot(parts)

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
 from tests.engine.tiny_models import open_cpu, save_tiny, silent
 from tgi_core.backend import EMPTY, InvalidModel, OutputOptions, Request, WarmupPlan
+from tgi_core.engine.models.build import ModelSource, read_config
 from tgi_core.engine.quantization.stored import open_weights
-from tgi_core.engine.quantizing.gptq import gptq_fields, rounded_fields
+from tgi_core.engine.quantizing.awq import Stored, scale_inputs
+from tgi_core.engine.quantizing.gptq import gptq_fields
+from tgi_core.engine.quantizing.layerwise import SeenLayer, each_layer
 from tgi_core.engine.quantizing.perplexity import perplexity, text_rows
 from tgi_core.engine.quantizing.quantize import Report, Text, quantize_model
-from tgi_core.engine.quantizing.schemes import Channels, Gptq, QuantizationScheme
+from tgi_core.engine.quantizing.quantizer import symmetric_quantizer
+from tgi_core.engine.quantizing.schemes import Awq, Channels, Gptq, QuantizationScheme
 from tgi_core.engine.quantizing.writing import write_checkpoint
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
@@ -42,13 +46,13 @@ def test_gptq_loses_less_than_rounding(bits: int, ordered: bool) -> None:
     inputs[:, 7] = 0
     matrix = torch.randn(48, 96, generator=generator)
     lost = []
+    nearest = symmetric_quantizer(matrix, bits, 32)
     for fields, quantizer in (
-        rounded_fields(matrix, bits, 32),
+        (nearest.fields(matrix), nearest),
         gptq_fields(matrix, moments_of(inputs), bits, 32, damping=0.01, ordered=ordered),
     ):
         assert fields.dtype is torch.uint8 and int(fields.max()) < 2**bits
-        plain = torch.cat([quantizer.dequantize(part, group) for group, part in enumerate(fields.float().split(32, 1))], 1)
-        lost.append(float((inputs @ (plain - matrix).T).square().mean()))
+        lost.append(float((inputs @ (quantizer.matrix(fields) - matrix).T).square().mean()))
     assert lost[1] < 0.6 * lost[0]
 
 
@@ -87,17 +91,74 @@ def test_what_is_lost(rows: torch.Tensor, tmp_path: Path) -> None:
     forms: dict[str, QuantizationScheme] = {
         "int8": Channels("int8"),
         "gptq4": Gptq(4, 64, calibrated=True, ordered=True),
+        "awq4": Awq(4, 64),
         "gptq3": Gptq(3, 64, calibrated=True),
         "rtn3": Gptq(3, 64, calibrated=False),
     }
     reports = {name: quantized(tmp_path / name, scheme) for name, scheme in forms.items()}
     ratio = {name: report.perplexity[1] / report.perplexity[0] for name, report in reports.items()}
-    assert ratio["int8"] < 1.005 and ratio["gptq4"] < 1.05 and ratio["gptq3"] < ratio["rtn3"]
+    assert ratio["int8"] < 1.005 and ratio["gptq4"] < 1.05 and ratio["awq4"] < 1.05 and ratio["gptq3"] < ratio["rtn3"]
     assert reports["gptq4"].bytes[1] < 0.45 * reports["gptq4"].bytes[0] and not reports["gptq4"].left
     plain = own_perplexity(DEMO, rows)
     assert own_perplexity(tmp_path / "int8", rows) < 1.005 * plain and own_perplexity(tmp_path / "gptq4", rows) < 1.05 * plain
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "int8", dtype=torch.float32)
     assert perplexity(theirs, rows) == pytest.approx(own_perplexity(tmp_path / "int8", rows), rel=1e-4)
+
+
+class Unscaled(Awq):
+    """AWQ's files without AWQ."""
+
+    def prepare(self, seen: SeenLayer, stored: Stored) -> None:
+        """Scale nothing."""
+
+
+def logits(folder: Path) -> torch.Tensor:
+    """Of 64 tokens."""
+    model = ModelSource(folder, read_config(folder), torch.float32).build(silent)
+    with torch.inference_mode():
+        found: torch.Tensor = model(torch.arange(64).unsqueeze(0) * 7 % 500).logits
+    return found
+
+
+def with_outliers(folder: Path) -> Path:
+    """The model in that folder, with a few channels of its norms' outputs far larger than the others."""
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if "layernorm" in name:
+            tensor[3::16] *= 20
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["llama", "phi", "gemma2", "stablelm"])
+def test_awq_scales_without_a_change(kind: str, tmp_path: Path) -> None:
+    """Layers compute what they did, whether a norm serves attention and MLP, has a bias, or adds 1 to its weight."""
+    folder = with_outliers(save_tiny(kind, tmp_path / "whole", num_hidden_layers=2))
+    model = ModelSource(folder, read_config(folder), torch.float32).build(silent)
+    before = {name: parameter.data.clone() for name, parameter in model.named_parameters()}
+    linears = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+
+    def prepare(seen: SeenLayer) -> None:
+        scale_inputs(seen, lambda matrix: (matrix * 4).round() / 4, lambda parameter: parameter.data)
+
+    each_layer(model, torch.arange(64).view(2, 32), linears, prepare, lambda *linear: None, lambda done, total: None)
+    changed = {name for name, parameter in model.named_parameters() if not torch.equal(parameter.data, before[name])}
+    assert any("down_proj" in name or "fc1" in name for name in changed)
+    assert any("layernorm" in name for name in changed) is (kind != "gemma2")
+    with torch.inference_mode():
+        assert torch.allclose(model(torch.arange(64).unsqueeze(0) * 7 % 500).logits, logits(folder), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llama", "phi", "stablelm"])
+def test_awq_loses_less_than_rounding(kind: str, tmp_path: Path) -> None:
+    """Where some inputs are large."""
+    folder = with_outliers(save_tiny(kind, tmp_path / "whole", num_hidden_layers=2))
+    plain, lost = logits(folder), []
+    for scheme in (Awq(4, 32), Unscaled(4, 32)):
+        to = tmp_path / type(scheme).__name__
+        quantize_model(folder, to, scheme, Text(16, 32), silent)
+        lost.append(float((logits(to) - plain).square().mean()))
+    assert lost[0] < 0.92 * lost[1]
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
@@ -154,6 +215,8 @@ def test_refusals(tmp_path: Path) -> None:
     (full / "file").touch()
     assert f"{full}: is there already" in refused(DEMO, full)
     assert "--bits 5" in refused(DEMO, tmp_path / "out", bits=5)
+    with pytest.raises(StartupError, match="--bits 3: awq makes 4 bits"):
+        Awq(3, 64)
     assert "--group-size 0" in refused(DEMO, tmp_path / "out", size=0)
     assert "text.txt: has 40 tokens" in refused(DEMO, tmp_path / "out", text=Text(8, 32, list(range(40)), "text.txt"))
     folder = save_tiny("llama", tmp_path / "whole")

@@ -239,7 +239,11 @@ async def test_why_a_kernel_runs_may_change(demo_tokenizer: Tokenizer) -> None:
     opened = await Shop(demo_tokenizer, []).open()
     first, next_one, other = (
         replace(opened, info=replace(opened.info, capabilities=replace(opened.info.capabilities, kernels=(kernel,))))
-        for kernel in (Kernel("kernels", "amx", "measured"), Kernel("kernels", "amx", "measured earlier"), Kernel("kernels", "torch"))
+        for kernel in (
+            Kernel("kernels", "amx", "measured"),
+            Kernel("kernels", "amx", "measured earlier"),
+            Kernel("kernels", "torch"),
+        )
     )
     assert shortfall(next_one, first) == "" and shortfall(other, first) == "other capabilities"
     await opened.shard.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 from triton.backends.compiler import GPUTarget
 
-
 _DEVICES = count(4711)
 """Numbers that no device of this machine has. Each driver has its own: kernels keep what they compiled by it."""
 

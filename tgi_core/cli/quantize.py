@@ -18,20 +18,22 @@ from tgi_core.telemetry.progress import progress
 if TYPE_CHECKING:
     from tgi_core.engine.quantizing.schemes import QuantizationScheme
 
-METHODS = ("gptq", "rtn", "int8", "fp8")
+METHODS = ("gptq", "awq", "rtn", "int8", "fp8")
 
 
 @click.command("quantize", cls=SettingsCommand)
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--method", type=click.Choice(METHODS), default="gptq", show_default=True, help="Quantization method.")
-@click.option("--bits", type=int, default=4, show_default=True, help="Bits per weight, for gptq and rtn: 2, 3, 4 or 8.")
+@click.option(
+    "--bits", type=int, default=4, show_default=True, help="Bits per weight, for gptq and rtn: 2, 3, 4 or 8; awq has 4."
+)
 @click.option(
     "--group-size",
     type=int,
     default=128,
     show_default=True,
-    help="Group size, for gptq and rtn: inputs per scale; -1 for one group.",
+    help="Group size, for gptq, awq and rtn: inputs per scale; -1 for one group.",
 )
 @click.option("--act-order", is_flag=True, help="gptq: round inputs with large activations first.")
 @click.option(
@@ -56,7 +58,7 @@ def command(
 ) -> None:
     """Write a copy of MODEL, a directory or a Hugging Face Hub id, with quantized weights to the directory OUT.
 
-    gptq calibrates; rtn rounds to nearest and writes the same file format; int8 and fp8 store 8 bits per weight and a scale per
+    gptq and awq calibrate; rtn rounds to nearest and writes gptq's file format; int8 and fp8 store 8 bits per weight and a scale per
     output, in the compressed-tensors format. The last line, on standard output, is a report in JSON.
     """
     settings = replace(resolved.settings, model_id=model)
@@ -100,8 +102,10 @@ def run(
 
 
 def _scheme(method: str, bits: int, group_size: int, act_order: bool, damping: float) -> QuantizationScheme:
-    from tgi_core.engine.quantizing.schemes import Channels, Gptq
+    from tgi_core.engine.quantizing.schemes import Awq, Channels, Gptq
 
+    if method == "awq":
+        return Awq(bits, group_size)
     if method in ("int8", "fp8"):
         return Channels(method)
     return Gptq(bits, group_size, calibrated=method == "gptq", damping=damping, ordered=act_order)

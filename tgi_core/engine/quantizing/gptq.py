@@ -44,13 +44,6 @@ def gptq_fields(matrix: Tensor, moments: Tensor, bits: int, size: int, damping: 
     return fields[:, back].to(torch.uint8), quantizer
 
 
-def rounded_fields(matrix: Tensor, bits: int, size: int) -> tuple[Tensor, Quantizer]:
-    """The nearest fields uint8 [out, in], and their quantizer."""
-    quantizer = symmetric_quantizer(matrix, bits, size)
-    groups = [quantizer.quantize(part, group) for group, part in enumerate(matrix.split(size, 1))]
-    return torch.cat(groups, 1).to(torch.uint8), quantizer
-
-
 def _factor(moments: Tensor) -> Tensor:
     """The upper Cholesky factor of the inverse, in double precision: sums over many tokens are badly conditioned."""
     lower = torch.linalg.cholesky(moments.double())

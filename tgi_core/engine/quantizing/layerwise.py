@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +23,28 @@ Change = Callable[[str, nn.Linear, Tensor], None]
 """Called with a linear layer, its full name and the second moments [in, in] of its inputs; may change the layer's weight."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeenLayer:
+    """A decoder layer that has seen the calibration text: its linear layers by full name, the second moments [in, in] of their inputs, and
+    a function that runs the layer on one row."""
+
+    layer: nn.Module
+    linears: dict[str, nn.Linear]
+    moments: dict[str, Tensor]
+    run: Callable[[], Tensor]
+
+
+Prepare = Callable[[SeenLayer], None]
+"""Called once per layer before `Change`; may change weights and moments, but not what the layer computes."""
+
+
 @torch.inference_mode()
-def each_layer(model: PreTrainedModel, rows: Tensor, wanted: set[str], change: Change, done: Callable[[int, int], None]) -> None:
-    """Call `change` for the wanted linear layers of each decoder layer; later layers see the outputs of the changed ones. `rows` are
-    token ids [rows, length]; `done` gets the number of finished layers, and of all. Raises Unsupported if the model has no list of
-    layers."""
+def each_layer(
+    model: PreTrainedModel, rows: Tensor, wanted: set[str], prepare: Prepare, change: Change, done: Callable[[int, int], None]
+) -> None:
+    """Call `prepare` for each decoder layer, then `change` for its wanted linear layers; later layers see the outputs of the changed
+    ones. `rows` are token ids [rows, length]; `done` gets the number of finished layers, and of all. Raises Unsupported if the model has
+    no list of layers."""
     name, layers = _layers(model)
     batches = [_first_inputs(model, layers[0], row.unsqueeze(0)) for row in rows]
     for index, layer in enumerate(layers):
@@ -37,10 +56,11 @@ def each_layer(model: PreTrainedModel, rows: Tensor, wanted: set[str], change: C
         with _moments(linears) as moments:
             for hidden, arguments in batches:
                 layer(hidden, **arguments)
-        for full, linear in linears.items():
-            if full in moments:
-                change(full, linear, moments[full])
-        batches = [(_hidden(layer(hidden, **arguments)), arguments) for hidden, arguments in batches]
+        reached = {full: linear for full, linear in linears.items() if full in moments}
+        prepare(SeenLayer(layer, reached, moments, partial(_run, layer, *batches[0])))
+        for full, linear in reached.items():
+            change(full, linear, moments[full])
+        batches = [(_run(layer, hidden, arguments), arguments) for hidden, arguments in batches]
         done(index + 1, len(layers))
 
 
@@ -77,8 +97,9 @@ def _first_inputs(model: PreTrainedModel, first: nn.Module, row: Tensor) -> tupl
     return caught[0]
 
 
-def _hidden(output: Any) -> Tensor:
-    """Layers return hidden states, or a tuple that begins with them."""
+def _run(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Tensor:
+    """The layer's hidden states; layers return them, or a tuple that begins with them."""
+    output = layer(hidden, **arguments)
     found: Tensor = output[0] if isinstance(output, tuple) else output
     return found
 

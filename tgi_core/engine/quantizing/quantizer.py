@@ -31,9 +31,27 @@ class Quantizer:
         scale, zero = self._of(fields, group)
         return (fields - zero) * scale
 
+    def fields(self, matrix: Tensor) -> Tensor:
+        """The nearest fields uint8 [out, in] of a matrix in float32."""
+        groups = matrix.unflatten(1, (-1, self.size)) / self.scales.unsqueeze(-1) + self.zeros.unsqueeze(-1)
+        return groups.round_().clamp_(0, 2**self.bits - 1).flatten(1).to(torch.uint8)
+
+    def matrix(self, fields: Tensor) -> Tensor:
+        """The matrix [out, in] in float32 that its fields stand for."""
+        groups = fields.float().unflatten(1, (-1, self.size))
+        return ((groups - self.zeros.unsqueeze(-1)) * self.scales.unsqueeze(-1)).flatten(1)
+
     def _of(self, like: Tensor, group: int) -> tuple[Tensor, Tensor]:
         scale, zero = self.scales[:, group], self.zeros[:, group]
         return (scale, zero) if like.dim() == 1 else (scale.unsqueeze(1), zero.unsqueeze(1))
+
+
+def asymmetric_quantizer(matrix: Tensor, bits: int, size: int) -> Quantizer:
+    """The quantizer that spans each group's values of a matrix [out, in] in float32 and 0; zero points are whole numbers."""
+    groups = matrix.unflatten(1, (-1, size))
+    low, high = groups.amin(-1).clamp_max(0), groups.amax(-1).clamp_min(0)
+    scales = ((high - low) / (2**bits - 1)).clamp_min(_LEAST).half().float()
+    return Quantizer(bits, size, scales, (-low / scales).round().clamp(0, 2**bits - 1))
 
 
 def symmetric_quantizer(matrix: Tensor, bits: int, size: int) -> Quantizer:

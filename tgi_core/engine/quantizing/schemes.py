@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from tgi_core import __version__
-from tgi_core.engine.quantizing.gptq import gptq_fields, rounded_fields
-from tgi_core.engine.quantizing.quantizer import Quantizer
+from tgi_core.engine.quantizing.awq import Stored, scale_inputs
+from tgi_core.engine.quantizing.gptq import gptq_fields
+from tgi_core.engine.quantizing.layerwise import SeenLayer
+from tgi_core.engine.quantizing.quantizer import Quantizer, asymmetric_quantizer, symmetric_quantizer
 from tgi_core.errors import StartupError
 
 Tensors = dict[str, Tensor]
@@ -24,31 +27,54 @@ class QuantizationScheme(ABC):
     """Whether it needs the second moments of a layer's inputs."""
 
     @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The config's `quantization_config`."""
+    def settings(self, left: Sequence[str]) -> dict[str, Any]:
+        """The config's `quantization_config`. `left` are the names of linear layers that are not quantized."""
 
     @abstractmethod
     def refusal(self, rows: int, columns: int) -> str:
         """Why a matrix of that size stays as it is; empty if it does not."""
+
+    def prepare(self, seen: SeenLayer, stored: Stored) -> None:
+        """Make a decoder layer's matrices lose less, without changing what the layer computes. `stored` is called for what changes
+        beside them."""
+        return
 
     @abstractmethod
     def quantize(self, matrix: Tensor, moments: Tensor | None) -> tuple[Tensors, Tensor]:
         """Tensors in place of a matrix [out, in] in float32, by their names after the layer's, and the matrix that they stand for."""
 
 
-class Gptq(QuantizationScheme):
-    """Integers of `bits` bits by groups of inputs, in GPTQ's files (version 1): by GPTQ itself, or rounded to nearest."""
+class Grouped(QuantizationScheme):
+    """Integers of `bits` bits with a scale per output and group of inputs."""
 
-    def __init__(self, bits: int, size: int, *, calibrated: bool, damping: float = 0.01, ordered: bool = False) -> None:
+    def __init__(self, bits: int, size: int) -> None:
         """`size` is -1 for one group. Raises StartupError."""
-        if bits not in (2, 3, 4, 8):
-            raise StartupError(f"--bits {bits}: gptq and rtn make 2, 3, 4 or 8 bits")
         if size != -1 and size < 1:
             raise StartupError(f"--group-size {size}: give a positive number, or -1 for one group")
-        self.calibrated = calibrated
-        self._bits, self._size, self._damping, self._ordered = bits, size, damping, ordered
+        self._bits, self._size = bits, size
 
-    def settings(self) -> dict[str, Any]:
+    def refusal(self, rows: int, columns: int) -> str:
+        """See `QuantizationScheme.refusal`."""
+        if columns % 32 or columns % self._group(columns):
+            return f"its {columns} inputs are not whole groups of {self._size if self._size > 0 else 32}"
+        return f"its {rows} outputs are no multiple of 32" if rows % 32 else ""
+
+    def _group(self, columns: int) -> int:
+        return self._size if self._size > 0 else columns
+
+
+class Gptq(Grouped):
+    """In GPTQ's files (version 1): by GPTQ itself, or rounded to nearest."""
+
+    def __init__(self, bits: int, size: int, *, calibrated: bool, damping: float = 0.01, ordered: bool = False) -> None:
+        """See `Grouped`."""
+        if bits not in (2, 3, 4, 8):
+            raise StartupError(f"--bits {bits}: gptq and rtn make 2, 3, 4 or 8 bits")
+        super().__init__(bits, size)
+        self.calibrated = calibrated
+        self._damping, self._ordered = damping, ordered
+
+    def settings(self, left: Sequence[str]) -> dict[str, Any]:
         """See `QuantizationScheme.settings`."""
         return {
             "quant_method": "gptq",
@@ -64,22 +90,15 @@ class Gptq(QuantizationScheme):
             "meta": {"quantizer": [f"tgi-core:{__version__}"], "method": "gptq" if self.calibrated else "round to nearest"},
         }
 
-    def refusal(self, rows: int, columns: int) -> str:
-        """See `QuantizationScheme.refusal`."""
-        if columns % 32 or (self._size > 0 and columns % self._size):
-            return f"its {columns} inputs are not whole groups of {self._size if self._size > 0 else 32}"
-        return f"its {rows} outputs are no multiple of 32" if rows % 32 else ""
-
     def quantize(self, matrix: Tensor, moments: Tensor | None) -> tuple[Tensors, Tensor]:
         """See `QuantizationScheme.quantize`."""
-        size = self._size if self._size > 0 else matrix.shape[1]
+        size = self._group(matrix.shape[1])
         if moments is None:
-            fields, quantizer = rounded_fields(matrix, self._bits, size)
+            quantizer = symmetric_quantizer(matrix, self._bits, size)
+            fields = quantizer.fields(matrix)
         else:
             fields, quantizer = gptq_fields(matrix, moments, self._bits, size, self._damping, self._ordered)
-        return self._packed(fields, quantizer), torch.cat(
-            [quantizer.dequantize(part, g) for g, part in enumerate(fields.float().split(size, 1))], 1
-        )
+        return self._packed(fields, quantizer), quantizer.matrix(fields)
 
     def _packed(self, fields: Tensor, quantizer: Quantizer) -> Tensors:
         stored = (quantizer.zeros.to(torch.int16) - 1).to(torch.uint8)
@@ -91,6 +110,53 @@ class Gptq(QuantizationScheme):
         }
 
 
+class Awq(Grouped):
+    """In AutoAWQ's files (GEMM layout), rounded to nearest after AWQ has scaled the inputs."""
+
+    calibrated = True
+
+    def __init__(self, bits: int, size: int) -> None:
+        """See `Grouped`."""
+        if bits != 4:
+            raise StartupError(f"--bits {bits}: awq makes 4 bits")
+        super().__init__(bits, size)
+
+    def settings(self, left: Sequence[str]) -> dict[str, Any]:
+        """See `QuantizationScheme.settings`."""
+        return {
+            "quant_method": "awq",
+            "bits": self._bits,
+            "group_size": self._size,
+            "zero_point": True,
+            "version": "gemm",
+            "modules_to_not_convert": list(left) or None,
+        }
+
+    def prepare(self, seen: SeenLayer, stored: Stored) -> None:
+        """See `QuantizationScheme.prepare`."""
+        scale_inputs(seen, self._rounded, stored)
+
+    def quantize(self, matrix: Tensor, moments: Tensor | None) -> tuple[Tensors, Tensor]:
+        """See `QuantizationScheme.quantize`."""
+        quantizer = asymmetric_quantizer(matrix, self._bits, self._group(matrix.shape[1]))
+        fields = quantizer.fields(matrix)
+        parts = {
+            "qweight": _awq_words(fields),
+            "qzeros": _awq_words(quantizer.zeros.to(torch.uint8)),
+            "scales": quantizer.scales.T.half().contiguous(),
+        }
+        return parts, quantizer.matrix(fields)
+
+    def _rounded(self, matrix: Tensor) -> Tensor:
+        quantizer = asymmetric_quantizer(matrix, self._bits, self._group(matrix.shape[1]))
+        return quantizer.matrix(quantizer.fields(matrix))
+
+
+def _awq_words(fields: Tensor) -> Tensor:
+    """Words int32 [n, out / 8] of fields uint8 [out, n]. Field i of a word is output (0, 2, 4, 6, 1, 3, 5, 7)[i] of its eight."""
+    return pack_int32(fields.T.unflatten(1, (-1, 8))[..., [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1), 4, 1)
+
+
 class Channels(QuantizationScheme):
     """8 bits per weight with a scale per output, in compressed-tensors' files: integers, or 8-bit floats."""
 
@@ -98,7 +164,7 @@ class Channels(QuantizationScheme):
         """`kind` is int8 or fp8."""
         self._float = kind == "fp8"
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, left: Sequence[str]) -> dict[str, Any]:
         """See `QuantizationScheme.settings`. 8-bit floats ask servers to round inputs too, as GPUs multiply them; this server does not."""
         kind = "float" if self._float else "int"
         common = {"num_bits": 8, "type": kind, "symmetric": True, "group_size": None}
@@ -113,7 +179,7 @@ class Channels(QuantizationScheme):
             "format": "float-quantized" if self._float else "pack-quantized",
             "quantization_status": "compressed",
             "config_groups": {"group_0": group | {"output_activations": None}},
-            "ignore": ["lm_head"],
+            "ignore": ["lm_head", *left],
         }
 
     def refusal(self, rows: int, columns: int) -> str:

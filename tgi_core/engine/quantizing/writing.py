@@ -23,12 +23,12 @@ def write_checkpoint(
     source: Path,
     to: Path,
     stored: StoredWeights,
-    layers: Mapping[str, Tensors],
+    replaced: Mapping[str, Tensors],
     config: dict[str, Any],
     done: Callable[[int, int], None],
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Write the tensors of a checkpoint to a new directory, those of quantized `layers` in place of their weights; then `config` and copies
+    """Write the tensors of a checkpoint to a new directory, with those in `replaced` in place of some of them; then `config` and copies
     of the tokenizer's and other files. `done` gets the number of written weights, and of all."""
     files: list[tuple[Path, list[str]]] = []
     batch: Tensors = {}
@@ -40,7 +40,7 @@ def write_checkpoint(
         files.append((file, list(batch)))
         batch.clear()
 
-    for number, name, tensor in _tensors(stored, layers):
+    for number, name, tensor in _tensors(stored, replaced):
         if batch and sum(each.nbytes for each in batch.values()) + tensor.nbytes > file_bytes:
             flush()
         batch[name] = tensor
@@ -55,12 +55,11 @@ def write_checkpoint(
     (to / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _tensors(stored: StoredWeights, layers: Mapping[str, Tensors]) -> Iterator[tuple[int, str, Tensor]]:
+def _tensors(stored: StoredWeights, replaced: Mapping[str, Tensors]) -> Iterator[tuple[int, str, Tensor]]:
     """The tensors to write, each with the number of its weight."""
     for number, (name, weight) in enumerate(stored.by_name.items(), 1):
-        layer = name.removesuffix(".weight")
-        if layer != name and layer in layers:
-            yield from ((number, f"{layer}.{part}", tensor) for part, tensor in layers[layer].items())
+        if name in replaced:
+            yield from ((number, part, tensor) for part, tensor in replaced[name].items())
         else:
             yield number, name, stored.tensor(weight).clone()
 
