@@ -100,7 +100,7 @@ class Settings(ModelSettings):
     )
     ray_resources: str | None = setting(
         None,
-        "What each rank takes of a Ray node's resources, such as GPU=1,CPU=4. Default: CPU=1.",
+        "What each rank takes of a Ray node's resources, such as GPU=1,CPU=4. Default: CPU=1, on a cluster without accelerators.",
         "Shard",
         scope=Scope.SERVE,
     )

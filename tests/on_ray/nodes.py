@@ -13,6 +13,7 @@ import psutil
 os.environ |= {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on those systems, Ray uses the loopback interface
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # the nodes share the memory of a machine that may be busy
     "LOG_LEVEL": "ERROR",  # of the shards: Ray brings their lines to the server, one for each fault injected
 }
 

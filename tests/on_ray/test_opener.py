@@ -25,7 +25,7 @@ from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
 from tgi_core.on_ray.base import HostLost, RankStart
-from tgi_core.on_ray.layout import fits, parse_resources, rank_variables, spreads, times
+from tgi_core.on_ray.layout import check_accelerators, fits, parse_resources, rank_variables, spreads, times
 from tgi_core.on_ray.opener import OnCluster
 from tgi_core.on_ray.shard_host import ShardHost
 from tgi_core.scheduler import SchedulerLoop
@@ -164,10 +164,16 @@ async def test_a_shard_that_does_not_start_says_why() -> None:
 def test_resources_of_a_rank() -> None:
     """Amounts by name; anything else is refused with an example."""
     assert parse_resources("GPU=1, CPU=0.5") == {"GPU": 1.0, "CPU": 0.5}
-    assert parse_resources(None) == {"CPU": 1.0}
     for wrong in ("GPU", "GPU=", "=1", "GPU=0", "GPU=-1", "CPU=nan", "CPU=inf", ""):
         with pytest.raises(StartupError, match="must be NAME=AMOUNT"):
             parse_resources(wrong)
+
+
+def test_accelerators_must_be_asked_for() -> None:
+    """On a cluster with some, the default of a rank would leave them idle."""
+    check_accelerators([{"CPU": 4.0, "node:10.0.0.1": 1.0}])
+    with pytest.raises(StartupError, match=r"has accelerators \(H100\); say what each rank takes, such as --ray-resources GPU=1"):
+        check_accelerators([{"CPU": 4.0}, {"CPU": 4.0, "GPU": 8.0, "accelerator_type:H100": 1.0}])
 
 
 @given(st.integers(1, 16), st.integers(1, 4), st.lists(st.integers(0, 16), max_size=8))

@@ -29,7 +29,8 @@ def check_engine(settings: Settings) -> None:
         return
     if find_spec("ray") is None:
         raise StartupError("--engine ray: the package ray is not installed; pip install 'tgi-core[ray]'")
-    parse_resources(settings.ray_resources)
+    if settings.ray_resources is not None:
+        parse_resources(settings.ray_resources)
     if settings.in_process:
         raise StartupError("--in-process: shards of --engine ray run on its nodes; leave one of the two out")
     if settings.sharded and (settings.num_shard or 0) < 2:
@@ -42,7 +43,8 @@ def open_on_ray(directory: Path, settings: Settings) -> list[Opener]:
     from tgi_core.on_ray.cluster import RayCluster
     from tgi_core.on_ray.opener import OnCluster
 
-    cluster = RayCluster(parse_resources(settings.ray_resources), log_to_driver=not settings.json_output)
+    taken = None if settings.ray_resources is None else parse_resources(settings.ray_resources)
+    cluster = RayCluster(taken, log_to_driver=not settings.json_output)
     access = access_on_ray(settings, os.environ)
     arguments = shard_arguments(settings)
     ranks = settings.num_shard or 1

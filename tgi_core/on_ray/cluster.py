@@ -14,7 +14,7 @@ from typing import Any
 
 from tgi_core.errors import StartupError
 from tgi_core.on_ray.base import HostLost, RankStart
-from tgi_core.on_ray.layout import Resources, fits, spreads, times
+from tgi_core.on_ray.layout import USUAL, Resources, check_accelerators, fits, spreads, times
 from tgi_core.on_ray.shard_host import ShardHost
 
 _log = logging.getLogger(__name__)
@@ -103,24 +103,28 @@ class RayPlace:
         self._released = False
 
     def release(self) -> None:
-        """Kill the actors and remove the placement group. Idempotent."""
-        import ray
-
+        """Kill the actors and remove the placement group, in a thread. Idempotent."""
         if self._released:
             return
         self._released = True
         self._free()
+        asyncio.get_running_loop().run_in_executor(None, self._give_back)
+
+    def _give_back(self) -> None:
+        import ray
+
         for host in self.hosts:
             ray.kill(host.actor)
         ray.util.remove_placement_group(self._group)
 
 
 class RayCluster:
-    """The cluster at RAY_ADDRESS, on this machine, or a new one on this machine. A rank takes `of_a_rank` of a node's resources.
-    Replicas are kept on different nodes as long as there is room."""
+    """The cluster at RAY_ADDRESS, on this machine, or a new one on this machine. A rank takes `of_a_rank` of a node's resources,
+    which must be said where there are accelerators. Replicas are kept on different nodes as long as there is room."""
 
-    def __init__(self, of_a_rank: Resources, log_to_driver: bool = True) -> None:
-        self._of_a_rank = dict(of_a_rank)
+    def __init__(self, of_a_rank: Resources | None, log_to_driver: bool = True) -> None:
+        self._of_a_rank = dict(USUAL if of_a_rank is None else of_a_rank)
+        self._unsaid = of_a_rank is None
         self._log_to_driver = log_to_driver
         self._used: Counter[str] = Counter()
         """Number of replicas by the id of their node."""
@@ -136,6 +140,8 @@ class RayCluster:
         warned = False
         while True:
             nodes = await asyncio.to_thread(_nodes)
+            if self._unsaid:
+                check_accelerators(list(nodes.values()))
             options = spreads(ranks, self._of_a_rank, list(nodes.values()))
             for last, count in zip([False] * (len(options) - 1) + [True], options, strict=True):
                 each = times(self._of_a_rank, ranks // count)
@@ -154,9 +160,8 @@ class RayCluster:
                 group = await _group(count, each, None, _TRY_S)
             if group is not None:
                 return await self._hosts(group, each)
-        if patient and (group := await _group(count, each, None, _ROUND_S)) is not None:
-            return await self._hosts(group, each)
-        return None
+        group = await _group(count, each, None, _ROUND_S) if patient else None
+        return None if group is None else await self._hosts(group, each)
 
     def _emptiest(self, each: Resources, nodes: dict[str, Resources]) -> str | None:
         """Return the node with the fewest replicas of those that are large enough; one that was just left only if there is no other."""

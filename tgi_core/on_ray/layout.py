@@ -11,13 +11,13 @@ Resources = Mapping[str, float]
 
 USUAL: Resources = {"CPU": 1.0}
 """What a rank takes if nothing is said."""
+_ACCELERATOR = "accelerator_type:"
+"""How names of resources begin by which Ray tells the kind of a node's accelerators."""
 _NEGLIGIBLE = 1e-6
 
 
-def parse_resources(text: str | None) -> dict[str, float]:
+def parse_resources(text: str) -> dict[str, float]:
     """Parse the value of --ray-resources, such as `GPU=1,CPU=4`. Raises StartupError."""
-    if text is None:
-        return dict(USUAL)
     found: dict[str, float] = {}
     for part in text.split(","):
         name, _, amount = (word.strip() for word in part.partition("="))
@@ -28,6 +28,16 @@ def parse_resources(text: str | None) -> dict[str, float]:
         if not name or not 0 < found[name] < float("inf"):
             raise StartupError(f"--ray-resources {text}: must be NAME=AMOUNT, separated by commas, such as GPU=1,CPU=4")
     return found
+
+
+def check_accelerators(nodes: Sequence[Resources]) -> None:
+    """Check that what a rank takes may be left at `USUAL`: Ray assigns accelerators only to those who ask. Raises StartupError."""
+    kinds = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if name.startswith(_ACCELERATOR)})
+    if kinds:
+        raise StartupError(
+            f"--engine ray: the cluster has accelerators ({', '.join(kinds)}); say what each rank takes, such as --ray-resources GPU=1, "
+            "or CPU=1 for none"
+        )
 
 
 def times(resources: Resources, count: int) -> dict[str, float]:
