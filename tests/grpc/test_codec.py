@@ -63,7 +63,7 @@ FIELDS = {
     Request: 11,
     Sampling: len(SAMPLING),
     OutputOptions: 3,
-    Grant: 4,
+    Grant: 5,
     RowFault: 2,
     Capabilities: 12,
     Kernel: 3,

@@ -70,7 +70,7 @@ def few(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
 
 
 tables = few(few(small))
-grants = st.builds(Grant, large, small, tables, drafts=few(small))
+grants = st.builds(Grant, large, small, tables, drafts=few(small), propose=st.booleans())
 _OF_TYPE = {bool: st.booleans(), int: large, float: number, tuple: few(st.tuples(small, number))}
 samplings = st.builds(Sampling, **{spec.name: _OF_TYPE[type(spec.neutral)] for spec in SAMPLING})
 grammars = st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), any_text)

@@ -165,16 +165,18 @@ class Blocks(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("request_id", "take", "blocks", "drafts")
+    __slots__ = ("request_id", "take", "blocks", "drafts", "no_proposals")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TAKE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NO_PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     take: int
     blocks: _containers.RepeatedCompositeFieldContainer[Blocks]
     drafts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., take: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Blocks, _Mapping]]] = ..., drafts: _Optional[_Iterable[int]] = ...) -> None: ...
+    no_proposals: bool
+    def __init__(self, request_id: _Optional[int] = ..., take: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Blocks, _Mapping]]] = ..., drafts: _Optional[_Iterable[int]] = ..., no_proposals: bool = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("scope", "kind", "message", "request_ids", "lost")

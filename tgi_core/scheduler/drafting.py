@@ -46,7 +46,7 @@ _PROBING = 0.01
 """Share of the time that probes may take if all of them fail."""
 _MOST_CREDIT = 0.5
 """Time that probes may take at once, in steps."""
-_MARGIN = 1.25
+_MARGIN = 1.5
 """Factor on what a draft costs: rows that advance unevenly end at different times, so drafts that just pay for themselves do not."""
 _UNKNOWN_SHARE = 0.1
 """What a draft is thought to add to a step before that is measured, as a share of what each row takes."""
