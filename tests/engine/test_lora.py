@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from transformers import DynamicCache
 
 from tests.engine.lora_files import make_adapter, merged_tokens
 from tests.engine.tiny_models import NEW_TOKENS, PROMPTS, Schedule, expected_tokens, open_cpu, save_tiny
@@ -28,8 +29,13 @@ TYPES = {
     "mixtral": ATTENTION,
     "gpt2": ("c_attn", "c_proj", "c_fc"),
     "bloom": ("query_key_value", "dense"),
+    "lfm2": ("q_proj", "w1", "w2"),
+    "mamba": ("in_proj", "out_proj"),
 }
-"""Grouped queries, biases, merged projections, two layouts of GPT, a mixture of experts, and one type with its own cache."""
+"""Grouped queries, biases, merged projections, two layouts of GPT, a mixture of experts, one type with its own cache, layers beside those
+with states, and layers inside them."""
+OWN_CACHE = ("bloom", "mamba") if hasattr(DynamicCache, "update_conv_state") else ("bloom", "mamba", "lfm2")
+"""Those of them that run so, in transformers 5 and 4."""
 
 
 def run_mixed(session: Session, capacity: Capacity, names: tuple[str | None, ...], first: int) -> list[list[int]]:
@@ -56,7 +62,7 @@ def test_rows_of_one_step_have_adapters_of_their_own(model_type: str, tmp_path: 
     two = make_adapter(tmp_path / "two", model, *TYPES[model_type][:2], rank=7, seed=2, lora_alpha=9, use_rslora=True)
     session, capacity = open_cpu(model, PLAN, adapters=(one, two))
     assert session.capabilities().adapters == ("one", "two") and Feature.LORA in session.capabilities().features
-    assert (Feature.CHUNKED_PREFILL in session.capabilities().features) is (model_type != "bloom")
+    assert (Feature.CHUNKED_PREFILL in session.capabilities().features) is (model_type not in OWN_CACHE)
     found = run_mixed(session, capacity, (None, "one", "two"), 1)
     wanted = [expected_tokens(model), merged_tokens(model, one, tmp_path / "m1"), merged_tokens(model, two, tmp_path / "m2")]
     assert found == [tokens[prompt] for prompt in range(2) for tokens in wanted]

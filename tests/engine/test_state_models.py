@@ -33,16 +33,11 @@ class Rows(Schedule):
     """Requests of which every other one is sampled with a seed."""
 
     def row(self, number: int, take: int | None = None) -> Request:
-        """Request `number`, whose prompt and seed follow from the number. A row has one state."""
+        """Request `number`, whose prompt and seed follow from the number."""
         prompt = tuple((number * 37 + place * 11) % (VOCAB - 2) + 2 for place in range(1 + number * 5 % 13))
         request = self.request(number, prompt, take or len(prompt))
-        slots = (number,)
-        blocks = tuple(
-            slots if group.kind is CacheKind.STATE else mine
-            for group, mine in zip(self.capacity.groups, request.blocks, strict=True)
-        )
         sampling = Sampling(do_sample=True, temperature=1.3, top_p=0.9, seed=number) if number % 2 else Sampling()
-        return replace(request, blocks=blocks, sampling=sampling)
+        return replace(request, sampling=sampling)
 
     def until_done(self) -> None:
         """Go on with all rows until each has made enough tokens."""

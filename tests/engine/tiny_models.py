@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from tgi_core.backend import (
     EMPTY,
     BackendError,
+    CacheKind,
     Capacity,
     Feature,
     Grant,
@@ -241,11 +242,13 @@ class Schedule:
         self.next_block = 1
 
     def request(self, id: int, prompt: tuple[int, ...], take: int) -> Request:
-        """A greedy request whose blocks nobody else has."""
+        """A greedy request whose blocks nobody else has, one of them where there are states."""
         blocks = []
         for group in self.capacity.groups:
-            count = -(-(len(prompt) + NEW_TOKENS) // group.block_size)
-            blocks.append(tuple(range(self.next_block, self.next_block + count)))
+            states = group.kind is CacheKind.STATE
+            first = len(self.tokens) + 1 if states else self.next_block
+            count = 1 if states else -(-(len(prompt) + NEW_TOKENS) // group.block_size)
+            blocks.append(tuple(range(first, first + count)))
         self.next_block += max(map(len, blocks))
         self.tokens[id] = []
         return Request(id, prompt, len(prompt), 0, tuple(blocks), take)
