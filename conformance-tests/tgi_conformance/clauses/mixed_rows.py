@@ -116,7 +116,7 @@ def _plan(size: int | None) -> WarmupPlan:
 )
 def long_company(scene: Scene) -> None:
     """Prompts that end near powers of two, as far as the promised limits go. They start one by one and, in turn, together, and the
-    last of those that start together go first."""
+    last of those that start together go first. In the end a long prompt starts right after everything was cleared."""
     plan = plan_of(scene.declared[0].block_sizes, 6, LONG_ROW_TOKENS, LONG_ROW_TOKENS)
     here = company(scene, plan=plan, adapted=scene.seed % 2 == 0)
     room = min(here.stage.capacity.max_row_tokens, here.stage.capacity.max_step_tokens) - 3
@@ -130,6 +130,9 @@ def long_company(scene: Scene) -> None:
         batches = here.started(requests)[::-1] if first // 8 % 2 else [*map(here.stage.start, requests)]
         here.stage.clear(here.stage.decode(*batches, steps=2))
     _penalized(here, room)
+    here.stage.clear(None)
+    last = here.started([here.request(Spec(), 3), here.request(Spec(want=here.full), max(1, min(2048, room - 3)))])
+    here.stage.clear(here.stage.decode(*last))
     here.check_formula()
     come_and_go(scene, here, 0.5)
 
