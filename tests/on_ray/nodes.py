@@ -34,10 +34,14 @@ class Nodes:
         """The nodes that have not been killed."""
         return sorted(self._cluster.worker_nodes, key=lambda node: str(node.node_id))
 
+    @property
+    def serving(self) -> list[Any]:
+        """Those on which there is a shard."""
+        return [node for node in self.all if any(map(_is_shard, _processes(node)))]
+
     def kill(self, node: Any) -> None:
         """SIGKILL to all processes of a node at once, as when its machine fails."""
-        own = [psutil.Process(each.process.pid) for processes in node.all_processes.values() for each in processes]
-        for each in [*own, *(child for one in own for child in one.children(recursive=True))]:
+        for each in _processes(node):
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         self._reap(node)
@@ -53,6 +57,19 @@ class Nodes:
             for each in processes:
                 each.process.wait()
         self._cluster.worker_nodes.remove(node)
+
+
+def _processes(node: Any) -> list[psutil.Process]:
+    """Those of a node, and all that they have started."""
+    own = [psutil.Process(each.process.pid) for processes in node.all_processes.values() for each in processes]
+    return [*own, *(child for one in own for child in one.children(recursive=True))]
+
+
+def _is_shard(process: psutil.Process) -> bool:
+    """Whether it is a shard that listens."""
+    with suppress(psutil.Error):
+        return "--listen" in process.cmdline()
+    return False
 
 
 @contextmanager

@@ -15,6 +15,12 @@ from tgi_core.ray import RouterApp, settings_of
 BODY = {"inputs": "What is 7 plus 5?", "parameters": {"max_new_tokens": 20, "details": True, "ignore_eos": True}}
 
 
+@pytest.fixture(autouse=True)
+def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the log of this process as it is."""
+    monkeypatch.setattr("tgi_core.ray.set_up", lambda json_output: None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

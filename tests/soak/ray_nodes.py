@@ -19,13 +19,13 @@ from tests.soak.replicas import REPLICAS, STREAMS, disturb
 
 
 async def kill_nodes(cluster: Nodes, kills: int, every_s: float, chance: random.Random) -> None:
-    """Kill a node so many times, at a fixed pace, and add one after each."""
+    """Kill a node with a replica so many times, at a fixed pace, and add one after each."""
     for _ in range(kills):
         await asyncio.gather(asyncio.sleep(every_s), asyncio.to_thread(_exchange, cluster, chance))
 
 
 def _exchange(cluster: Nodes, chance: random.Random) -> None:
-    cluster.kill(chance.choice(cluster.all))
+    cluster.kill(chance.choice(cluster.serving))
     cluster.add(2)
 
 
