@@ -162,7 +162,7 @@ class Drafter:
         for guesses in row.sources:
             if (match := guesses.proposer.find()).length:
                 outlook = guesses.outlook(match)
-                hopeful = outlook.expected >= _HOPEFUL
+                hopeful = outlook.expected >= max(_HOPEFUL, self._least)
                 row.waited = not hopeful and size >= outlook.again and self._may_probe()
                 self._credit -= row.waited / self._rows
                 return (hopeful or row.waited) and len(guesses.proposer.drafts(match.place, 2)) == 2
@@ -223,9 +223,10 @@ class Drafter:
             return False
         if self._length(outlook.expected, self._asking):
             return True
-        row.waited = self._may_probe() and self._length(1.0, self._asking) > 0
-        self._credit -= self._asking * row.waited
-        return row.waited
+        probe = self._may_probe() and self._length(1.0, self._asking) > 0
+        row.waited = row.waited or probe
+        self._credit -= self._asking * probe
+        return probe
 
     def _length(self, acceptance: float, beside: float = 0.0) -> int:
         """Return the number of drafts of one of the rows with which the step yields most tokens per second, where they cost a share

@@ -171,23 +171,26 @@ class Policy:
             plan.decoding.append(sequence)
 
     def _add_drafts(self, plan: StepPlan) -> None:
-        """Give drafts to rows that decode, while there is room in the step and in their memory."""
+        """Give drafts to rows that decode, and decide which of them propose some for the next step."""
         if self._drafter is None:
             return
-        decoding, room = [*plan.decoding, *(item.sequence for item in plan.grown)], self.max_step_tokens - plan.tokens
-        may_draft = self._drafter.start_step(len(decoding))
+        decoding = [*plan.decoding, *(item.sequence for item in plan.grown)]
+        if self._drafter.start_step(len(decoding)):
+            self._draft(self._drafter, decoding, plan)
         plan.proposing, plan.silent = self._drafter.proposing(decoding)
-        if not may_draft:
-            return
+
+    def _draft(self, drafter: Drafter, decoding: list[Sequence], plan: StepPlan) -> None:
+        """Give drafts to rows while there is room in the step and in their memory."""
+        room = self.max_step_tokens - plan.tokens
         grown = {item.sequence.key: item for item in plan.grown}
         moved, drafting = set[int](), list[ScheduledRow]()
         for sequence in decoding:
             if sequence.unread:
-                if self._drafter.worth_waiting(sequence):
+                if drafter.worth_waiting(sequence):
                     self._let_wait(sequence, grown.get(sequence.key), plan)
                     moved.add(sequence.key)
                 continue
-            drafts = self._drafter.drafts(sequence)[: max(0, room)]
+            drafts = drafter.drafts(sequence)[: max(0, room)]
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
                 drafting.append(self._with_drafts(sequence, grown.get(sequence.key), drafts))
                 moved.add(sequence.key)

@@ -21,7 +21,7 @@ _FAR_OFF = 4.0
 """Measurements are capped at this multiple of the average, since they may be outliers, for example after a suspended process."""
 _FAR_OFF_ALONE = 1.3
 """Cap for steps that only decode. Disturbances only ever lengthen those, which would give prompts too much of a step."""
-_HOPE = 0.99
+_HOPE = 0.993
 """Factor on the cost of a draft with each step without one, so that a cost which a disturbance raised is measured again."""
 _UNSEEN_S = 0.01
 """Duration of a step, in seconds, up to which it is never noticeable as a pause."""
