@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tgi_conformance.verdict import Level
+from tgi_core.backend import API_VERSION
 
 if TYPE_CHECKING:
     from tgi_conformance.scenario import Scene
@@ -20,8 +21,8 @@ class Clause:
     """One law. `id` is public and is never renamed.
 
     `needs` names the features (see `features.py`) without which the clause does not apply, and `rows` how many rows must be alive
-    at once. A run proves something only if it reaches each of `situations`. A provisional clause is run and reported, but blocks no
-    level. If an essential clause fails, the rest is not worth running.
+    at once. A run proves something only if it reaches each of `situations`. `since` is the contract's version in which the clause was
+    added. If an essential clause fails, the rest is not worth running.
     """
 
     id: str
@@ -30,9 +31,14 @@ class Clause:
     check: Check
     needs: tuple[str, ...] = ()
     situations: tuple[str, ...] = ()
-    provisional: bool = False
+    since: tuple[int, int] = (1, 0)
     essential: bool = False
     rows: int = 1
+
+    @property
+    def provisional(self) -> bool:
+        """Whether it is new in this version of the contract: it is run and reported, but blocks no level."""
+        return self.since == API_VERSION != (1, 0)
 
     @property
     def topic(self) -> str:
@@ -50,7 +56,7 @@ def clause(
     *,
     needs: tuple[str, ...] = (),
     situations: tuple[str, ...] = (),
-    provisional: bool = False,
+    since: tuple[int, int] = (1, 0),
     essential: bool = False,
     rows: int = 1,
 ) -> Callable[[Check], Check]:
@@ -59,7 +65,7 @@ def clause(
     def register(check: Check) -> Check:
         if id in _ALL:
             raise ValueError(f"two clauses have the id {id}")
-        _ALL[id] = Clause(id, sentence, level, check, needs, situations, provisional, essential, rows)
+        _ALL[id] = Clause(id, sentence, level, check, needs, situations, since, essential, rows)
         return check
 
     return register

@@ -94,7 +94,7 @@ def leave(scene: Scene) -> None:
     needs=("chunked_prefill",),
     situations=("a row sits out", "a prompt goes on"),
     rows=2,
-    provisional=True,
+    since=(1, 2),
 )
 def apart(scene: Scene) -> None:
     """In the step that merges their batches, then in one batch, where the last chunk is a single token."""

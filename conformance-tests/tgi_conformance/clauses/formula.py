@@ -12,7 +12,7 @@ from tgi_conformance.reference_sampling import CLOSE, Scores, draw, logprobs, pe
 from tgi_conformance.scenario import Scene
 from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
-from tgi_core.backend import API_VERSION, Feature, OutputOptions, Sampling, SamplingSpec
+from tgi_core.backend import Feature, OutputOptions, Sampling, SamplingSpec
 
 _CONTEXTS = ((3, 1, 4, 1, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4), (7, 7, 8))
 _ROUNDED = 0.05
@@ -128,7 +128,7 @@ for _spec in FILTERS:
             f"Sampling by {_spec.name} keeps {_spec.sentence}, in its place among the filters.",
             Level.L2,
             needs=("formula", "top_n", "logprobs", _spec.name),
-            provisional=_spec.since == API_VERSION,
+            since=_spec.since,
         )(_filters_by(_spec))
 
 
@@ -137,7 +137,7 @@ for _spec in FILTERS:
     "The watermark's bias is added to the greenlist that the row's last token selects, before the penalties.",
     Level.L2,
     needs=("formula", "top_n", "logprobs", "watermark"),
-    provisional=API_VERSION == (1, 4),
+    since=(1, 4),
     situations=("draws compared",),
 )
 def watermark(scene: Scene) -> None:

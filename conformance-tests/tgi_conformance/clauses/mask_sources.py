@@ -55,7 +55,7 @@ def own(scene: Scene) -> None:
     "The masks of a step are packed bits, row after row, each of whole 32-bit little-endian words.",
     Level.L1,
     needs=("masks",),
-    provisional=True,
+    since=(1, 2),
     rows=2,
 )
 def layout(scene: Scene) -> None:
@@ -73,7 +73,7 @@ def layout(scene: Scene) -> None:
     Level.L1,
     needs=("masks", "chunked_prefill"),
     situations=("a prompt begins in part", "a prompt goes on"),
-    provisional=True,
+    since=(1, 2),
     rows=2,
 )
 def complete_prompts(scene: Scene) -> None:

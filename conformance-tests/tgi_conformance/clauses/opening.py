@@ -53,7 +53,7 @@ def _sensible(declared: Capabilities) -> None:
     "open.fields",
     "A session names the sampling fields it honours one by one, so it does not declare those a later contract adds.",
     Level.L1,
-    provisional=True,
+    since=(1, 2),
 )
 def fields(scene: Scene) -> None:
     """Open a session while the contract has an extra field."""

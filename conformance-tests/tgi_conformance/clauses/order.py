@@ -129,7 +129,7 @@ def given_up(scene: Scene) -> None:
     "Filter and clear are bookkeeping: they do not wait for steps that are launched.",
     Level.L1,
     needs=("masks", "run_ahead"),
-    provisional=True,
+    since=(1, 2),
     rows=3,
 )
 def never_waits(scene: Scene) -> None:

@@ -155,7 +155,7 @@ def probe(scene: Scene) -> None:
         raise Violation("probe", f"the probe says {status.upper()} without a reason or a hint: reason {reason!r}, hint {hint!r}")
 
 
-@clause("package.probe-clean", "The probe does not import torch.", Level.L0, provisional=True)
+@clause("package.probe-clean", "The probe does not import torch.", Level.L0)
 def probe_clean(scene: Scene) -> None:
     """It finds its device without any heavy library."""
     if heavy := sorted(HEAVY & set(seen(scene).probing)):

@@ -13,7 +13,7 @@ from tgi_conformance.scenario import Scene
 from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.verdict import DoesNotApply, Level, Violation
-from tgi_core.backend import API_VERSION, Feature, Grant, InvalidModel, Request, Unsupported, WarmupPlan
+from tgi_core.backend import Feature, Grant, InvalidModel, Request, Unsupported, WarmupPlan
 
 
 def _opened(scene: Scene, plan: WarmupPlan) -> Stage:
@@ -54,7 +54,7 @@ def _started(stage: Stage) -> tuple[Ref, list[Request]]:
     needs=("speculation",),
     situations=("a row proposes tokens", "a row runs drafts"),
     rows=3,
-    provisional=API_VERSION == (1, 5),
+    since=(1, 5),
 )
 def proposals(scene: Scene) -> None:
     """All of them, some, none and wrong ones, in turn; then a plan without drafts, where nothing is proposed."""
@@ -78,7 +78,7 @@ def proposals(scene: Scene) -> None:
     needs=("speculation",),
     situations=("a row proposes tokens", "a row runs drafts"),
     rows=3,
-    provisional=API_VERSION == (1, 7),
+    since=(1, 7),
 )
 def silence(scene: Scene) -> None:
     """Every other row is silent, in turn, with drafts of what it proposed and without; then all of them."""
