@@ -33,7 +33,7 @@ def test_clauses(shallow: Path) -> None:
     def open(options: OpenOptions) -> object:
         return open_static(options, StaticCpuKit(FLAT), silent)
 
-    assert passed(open, shallow, but=("speculation.adapters", "speculation.proposals"), effort=0.1)
+    assert passed(open, shallow, but=("speculation.adapters", "speculation.proposals", "speculation.silence"), effort=0.1)
 
 
 @pytest.mark.parametrize("rules", [FLAT, TABLES], ids=["flat", "tables"])
