@@ -30,6 +30,13 @@ def rows(states: tuple[ReplicaState, ...]) -> list[int]:
     return [state.load.running for state in states]
 
 
+@pytest.fixture
+def equally_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No replica is slower than another, whatever else this machine does."""
+    monkeypatch.setattr("tgi_core.replicas.placement._MOST_SLOWNESS", 1.0)
+
+
+@pytest.mark.usefixtures("equally_fast")
 async def test_requests_are_divided(demo_tokenizer: Tokenizer) -> None:
     """Thirty at once on three replicas: about ten each, all with the tokens that they get alone; the sums are those of the parts."""
     asked = wanted(30)
@@ -41,6 +48,7 @@ async def test_requests_are_divided(demo_tokenizer: Tokenizer) -> None:
         assert load.query_tokens == sum(each.load.query_tokens for each in load.replicas)
 
 
+@pytest.mark.usefixtures("equally_fast")
 async def test_a_lost_replica_hands_its_requests_over(demo_tokenizer: Tokenizer) -> None:
     """A device that is lost in its third step, and its next one in its fifth: what ran there and what waited goes on elsewhere, while the
     replica is down, and the server serves all the time."""
