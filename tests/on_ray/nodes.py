@@ -7,15 +7,17 @@ import signal
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
-os.environ |= {
+ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on those systems, Ray uses the loopback interface
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # the nodes share the memory of a machine that may be busy
     "LOG_LEVEL": "ERROR",  # of the shards: Ray brings their lines to the server, one for each fault injected
 }
+"""Of all processes of a cluster."""
 
 
 class Nodes:
@@ -75,13 +77,16 @@ def _is_shard(process: psutil.Process) -> bool:
 @contextmanager
 def nodes(*cpus: int) -> Generator[Nodes, None, None]:
     """A cluster of nodes with so many CPUs each."""
-    from ray.cluster_utils import Cluster
+    with patch.dict(os.environ, ENVIRONMENT):
+        from ray.cluster_utils import Cluster  # which reads some of it when it is imported
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}, shutdown_at_exit=False)
-    try:
-        for count in cpus:
-            cluster.add_node(num_cpus=count)
-        yield Nodes(cluster)
-    finally:
-        for node in [*cluster.worker_nodes, cluster.head_node]:
-            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}, shutdown_at_exit=False
+        )
+        try:
+            for count in cpus:
+                cluster.add_node(num_cpus=count)
+            yield Nodes(cluster)
+        finally:
+            for node in [*cluster.worker_nodes, cluster.head_node]:
+                node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
