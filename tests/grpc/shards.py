@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from google.protobuf.message import Message
 
 from tests.grpc.described import OURS
 from tests.scheduler.device import quiet
+from tests.scheduler.running import running_loop
 from tgi_core.backend import Capabilities, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
@@ -166,13 +166,8 @@ async def running(
     async with client(kind, tokenizer, folder, **options) as shard:
         capacity = await shard.warmup(plan, quiet)
         loop = SchedulerLoop(shard, await shard.info(), capacity)
-        task = asyncio.create_task(loop.run())
-        try:
+        async with running_loop(loop, shard):
             yield loop
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await shard.close()
 
 
 class Gate:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.scheduler.device import alone, quiet, request
+from tests.scheduler.running import running_loop
 from tests.serve.process import TGI, environment, run
 from tgi_core.backend import WarmupPlan
 from tgi_core.client.base import ReadyShard
@@ -51,13 +52,8 @@ async def opened(tokenizer: Tokenizer) -> AsyncGenerator[tuple[ReadyShard, Sched
     """A child and a loop over it."""
     child = await open_child_shard(DEMO, REFERENCE, lambda _: WarmupPlan(max_row_tokens=256), quiet)
     loop = SchedulerLoop(child.shard, child.info, child.capacity)
-    task = asyncio.create_task(loop.run())
-    try:
+    async with running_loop(loop, child.shard):
         yield child, loop
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await child.shard.close()
 
 
 async def test_a_child_serves(demo_tokenizer: Tokenizer) -> None:

@@ -14,6 +14,7 @@ from tests.grammar.device import request
 from tests.grammar.schemas import check_answer, json_grammar, regex_grammar
 from tests.grpc.shards import running, served
 from tests.scheduler.device import quiet
+from tests.scheduler.running import running_loop
 from tgi_core.backend import DeviceLost, WarmupPlan
 from tgi_core.client import grammars
 from tgi_core.client.channel import ShardChannel
@@ -38,13 +39,8 @@ async def opened() -> AsyncGenerator[SchedulerLoop, None]:
     """A shard in a process of its own, and a loop over it."""
     child = await open_child_shard(DEMO, ["--backend", "reference"], lambda _: WarmupPlan(max_row_tokens=256), quiet)
     loop = SchedulerLoop(child.shard, child.info, child.capacity)
-    task = asyncio.create_task(loop.run())
-    try:
+    async with running_loop(loop, child.shard):
         yield loop
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await child.shard.close()
 
 
 async def text(loop: SchedulerLoop, grammar: Grammar) -> str:

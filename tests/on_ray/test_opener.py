@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.ranks.test_processes import answers, of_one_rank
 from tests.scheduler.device import alone, quiet, request
+from tests.scheduler.running import running_loop
 from tests.serve.process import run
 from tgi_core.backend import WarmupPlan
 from tgi_core.cli.ray_engine import access_on_ray, shard_arguments
@@ -103,13 +104,10 @@ async def serving(cluster: LocalCluster, ranks: int, *flags: str) -> AsyncGenera
     opened = await reopen()
     shard = SupervisedShard(opened, reopen, RestartRules())
     loop = SchedulerLoop(shard, opened.info, opened.capacity, supervisor=shard)
-    task = asyncio.create_task(loop.run())
     try:
-        yield loop
+        async with running_loop(loop, shard):
+            yield loop
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await shard.close()
         await cluster.close()
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.scheduler.device import quiet, request
+from tests.scheduler.running import running_loop
 from tests.serve.process import TGI, environment, run
 from tgi_core.backend import Group, OpenOptions, Processes, WarmupPlan
 from tgi_core.backend.registry import find, open_backend
@@ -56,13 +57,8 @@ async def collect(stream: GenerationStream) -> list[int]:
 async def looping(shard: ShardClient, info: ShardInfo) -> AsyncGenerator[SchedulerLoop, None]:
     """A loop over a shard."""
     loop = SchedulerLoop(shard, info, await shard.warmup(PLAN, quiet))
-    task = asyncio.create_task(loop.run())
-    try:
+    async with running_loop(loop, shard):
         yield loop
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await shard.close()
 
 
 async def answers(loop: SchedulerLoop, wanted: tuple[GenerationRequest, ...] = WANTED) -> list[list[int]]:

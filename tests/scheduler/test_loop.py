@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.device import RestrictedSession, alone, quiet, request
+from tests.scheduler.running import running_loop
 from tgi_core.backend import DeviceLost, Mixing, WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
@@ -38,13 +39,8 @@ async def running(
     client = shard(ModelServer(session, tokenizer, info))
     capacity = await client.warmup(plan, quiet)
     loop = SchedulerLoop(client, info, capacity, coalescer=coalescer)
-    task = asyncio.create_task(loop.run())
-    try:
+    async with running_loop(loop, client):
         yield loop
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await client.close()
 
 
 class Endless(LocalShard):

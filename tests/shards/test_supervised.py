@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.device import alone, quiet, request
+from tests.scheduler.running import running_loop
 from tests.scheduler.test_loop import collect
 from tgi_core.backend import BackendError, DeviceLost, Kernel, OutputOptions, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
@@ -108,13 +109,8 @@ async def instance(
     shard = SupervisedShard(first, reopen, RestartRules(**rules))
     lifecycle = RecordedLifecycle()
     loop = SchedulerLoop(shard, first.info, first.capacity, supervisor=shard, lifecycle=lifecycle)
-    task = asyncio.create_task(loop.run())
-    try:
+    async with running_loop(loop, shard):
         yield loop, lifecycle
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await shard.close()
 
 
 async def test_requests_continue(demo_tokenizer: Tokenizer) -> None:

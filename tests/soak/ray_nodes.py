@@ -8,14 +8,13 @@ processes of a node at once. There is room for more replicas, so that a lost one
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
 
 from tests.on_ray.nodes import Nodes, nodes
 from tests.serve.process import served
-from tests.soak.replicas import REPLICAS, STREAMS, disturb
+from tests.soak.replicas import REPLICAS, command, disturb
 
 
 async def kill_nodes(cluster: Nodes, kills: int, every_s: float, chance: random.Random) -> None:
@@ -43,18 +42,5 @@ def trial(kills: int, every_s: float, streams: int, step_ms: int = 80, calm_s: f
     return killed.complaints() + ([] if ended == 0 else [f"exit status {ended}"])
 
 
-def main() -> int:
-    """The soak."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--every", type=float, default=20.0)
-    parser.add_argument("--streams", type=int, default=STREAMS)
-    parser.add_argument("--step-ms", type=int, default=80)
-    chosen = parser.parse_args()
-    complaints = trial(chosen.kills, chosen.every, chosen.streams, chosen.step_ms)
-    print("\n".join(complaints))
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, trial, 3, 20.0))

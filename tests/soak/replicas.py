@@ -189,11 +189,11 @@ def run(minutes: float) -> list[str]:
     return trial(max(12, int(minutes * 12)), 5.0, STREAMS)
 
 
-def main() -> int:
-    """The soak."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument("--every", type=float, default=5.0)
+def command(description: str | None, trial: Callable[[int, float, int, int], list[str]], kills: int, every_s: float) -> int:
+    """Run a trial as the command line asks; the exit status."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--every", type=float, default=every_s)
     parser.add_argument("--streams", type=int, default=STREAMS)
     parser.add_argument("--step-ms", type=int, default=80)
     chosen = parser.parse_args()
@@ -203,4 +203,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, trial, 12, 5.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -13,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tgi_router import Generator, ServedModel, create_app
 
 from tests.router.serving import Served, serving
+from tests.scheduler.running import running_loop
 from tgi_core.backend import WarmupPlan
 from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.session import Session
@@ -67,13 +67,10 @@ def instance(*, traces: Traces | None = None, session: Any = None, **settings: A
         batches = BatchMetrics(registry)
         loop = SchedulerLoop(shard, info, capacity, batches.turn)
         batches.watch(capacity, loop.snapshot)
-        running = asyncio.create_task(loop.run())
         try:
-            yield loop
+            async with running_loop(loop, shard):
+                yield loop
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await shard.close()
             ended.set()
 
     with serving(lambda generator: create_app(chosen, model, generator, registry, traces), opening) as served:

@@ -114,19 +114,17 @@ def inherited(number: int) -> Link:
 
 def joined(settings: Settings, place: Place) -> Link:
     """Connect to a rank 0 that was started separately. Raises StartupError."""
-    _check_address(settings, place)
     return join(settings.master_addr, settings.master_port + 1, place.rank, _token(settings))
 
 
 def _awaited(settings: Settings, place: Place, lost: Callable[[], None] | None) -> Peers:
-    _check_address(settings, place)
     links = accept(settings.master_addr, settings.master_port + 1, place.world, _token(settings))
     rendezvous = f"{settings.master_addr}:{settings.master_port}"
     group = Group(0, place.world, rendezvous, place.local_rank, place.local_world)
     return Peers({rank: Peer(rank, link) for rank, link in links.items()}, group, lost)
 
 
-def _check_address(settings: Settings, place: Place) -> None:
+def check_address(settings: Settings, place: Place) -> None:
     """Check that ranks on other machines can reach rank 0's address. Raises StartupError."""
     if place.local_world == place.world:
         return

@@ -75,6 +75,10 @@ def command(
 
         die_with(parent)
     place = own_place(os.environ, settings.num_shard) if parent is None or ranked else None
+    if place is not None and not ranked:  # where a router has placed the ranks, they reach each other
+        from tgi_core.cli.ranks import check_address
+
+        check_address(settings, place)
     if follow is not None or (place is not None and place.rank):
         run_follower(settings, follow, place)
     else:
