@@ -23,7 +23,7 @@ from tgi_router.admission_protocol import AdmissionProtocol
 from tgi_router.client_presence import Presence
 from tgi_router.connection_policy import ConnectionPolicy
 from tgi_router.extract import when_read
-from tgi_router.lingering_close import AnswerTransport, Lingering
+from tgi_router.lingering_close import AnswerTransport, Lingering, half_close
 from tgi_router.rejection import MAX_HEAD_BYTES, Refused, check_head, too_large
 from tgi_router.stream_writer import StreamWriter
 
@@ -347,8 +347,7 @@ class Connection(AdmissionProtocol):
         self._wait_for(None)
         self.hold(b"")
         self.flow.resume_reading()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        half_close(self.transport)
         self._lingering.begin()
 
     # timeouts

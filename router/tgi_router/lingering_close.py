@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable
+from contextlib import suppress
 
 SILENCE_S = 5.0
 """Seconds without input after which the connection is closed: the client has had time to read."""
@@ -15,6 +16,13 @@ LONGEST_S = 30.0
 """Maximum seconds for which input is discarded."""
 MOST_BYTES = 1 << 26
 """Maximum bytes of input that are discarded."""
+
+
+def half_close(transport: Transport) -> None:
+    """Send no more, if the transport can say so. No effect if the client has reset the connection."""
+    if transport.can_write_eof():
+        with suppress(OSError):
+            transport.write_eof()
 
 
 class Lingering:

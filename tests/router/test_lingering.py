@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -76,3 +78,16 @@ def test_lingering_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str
                     connection.sendall(b"x" * 100_000)
         read_all(connection)
     assert answer == b"HTTP/1.1 413"
+
+
+async def test_the_client_has_reset_the_connection() -> None:
+    """Where nobody is left to read, there is nothing to close, and no error."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=server)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    lingering_close.half_close(transport)
+    transport.close()

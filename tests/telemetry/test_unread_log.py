@@ -58,6 +58,7 @@ def test_what_does_not_fit_is_counted(kind: str) -> None:
             with os.fdopen(os.dup(reading)) as log:
                 lines = [log.readline()]
                 while not DROPPED.search(lines[-1]):
+                    assert lines[-1], "the log ends without a count"
                     lines.append(log.readline())
                 child.stdin.close()
                 lines += log.readlines()

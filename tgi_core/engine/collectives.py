@@ -11,7 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Protocol
 
@@ -33,6 +33,8 @@ LOADING_S = 3600
 
 POLL_S = 50e-6
 """How often a rank looks whether its device is done."""
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 FILE = "file:"
 """Prefix of a rendezvous that is a file in a private folder, for ranks of one machine."""
@@ -156,11 +158,10 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
     """Connect to the other ranks at the group's rendezvous. `backend` is torch.distributed's name. Raises PeerLost."""
     with _peers(LOADING_S):
         store = _store(group)
-        if backend == "gloo":
-            _choose_interface(group)
-        dist.init_process_group(
-            backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)
-        )
+        with _interface(group) if backend == "gloo" else nullcontext():
+            dist.init_process_group(
+                backend, store=store, rank=group.rank, world_size=group.world, timeout=timedelta(seconds=LOADING_S)
+            )
     found = Collectives(group.rank, group.world, store, device, _events(device))
     try:
         found.meet()
@@ -187,12 +188,19 @@ def _store(group: Group) -> Store:
     return PrefixStore(f"tgi-{attempt}", store)
 
 
-def _choose_interface(group: Group) -> None:
+@contextmanager
+def _interface(group: Group) -> Iterator[None]:
     """Have gloo connect over the loopback interface if all ranks are on this machine, else over the interface that leads to rank 0, unless
     the operator names one. By itself gloo takes the address of the machine's name, which often is one of the loopback."""
     name = _loopback() if group.local_world >= group.world else _interface_to(group.rendezvous)
-    if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    if name is None or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = name
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]  # other groups, and processes that this one starts, choose for themselves
 
 
 def _loopback() -> str | None:
