@@ -14,8 +14,8 @@ from tgi_backend_gaudi.kit import GaudiKit
 from tgi_backend_gaudi.runtime import FAILURES, HabanaRuntime, acquire
 
 from tests.engine.static.test_compiling import Traffic
-from tests.engine.tiny_models import Schedule, open_cpu, ragged_schedule
-from tests.gaudi.opened import open_gaudi, use_few
+from tests.engine.tiny_models import Schedule, drafted_schedule, open_cpu, ragged_schedule
+from tests.gaudi.opened import PLAN, open_gaudi, use_few
 from tgi_core.backend import (
     CacheGroup,
     CacheKind,
@@ -159,3 +159,13 @@ def test_more_ranks_than_devices() -> None:
     """Named with both numbers."""
     with pytest.raises(Unsupported, match="--num-shard 4: rank 2 needs a device of its own, and 2 can be used"):
         acquire(Group(2, 4, "file:nowhere", 2, 4))
+
+
+def test_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows with drafts run in one program by Intel's kernel, and make the tokens that they make without."""
+    use_few(monkeypatch)
+    session, capacity = open_gaudi(llama, replace(PLAN, draft=3))
+    assert Feature.SPECULATION in session.capabilities().features
+    _, counts = drafted_schedule(session, replace(capacity, draft=2))
+    assert counts == {1, 2, 3}
+    session.close()

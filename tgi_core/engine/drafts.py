@@ -55,7 +55,8 @@ def _refusal(runner: PagedRunner, exact: bool) -> str:
         return reason
     try:
         singly = _singly(runner)
-        differences = [_difference(_together(runner, take), singly, exact) for take in (_STEPS, _MOST)]
+        found = [_together(runner, take, beside) for take in (_STEPS, _MOST) for beside in (1, take)]
+        differences = [_difference(each, singly, exact) for each in found]
     except MODEL_ERRORS as error:
         differences = [torch.inf]
         reason = f": {type(error).__name__}"
@@ -77,10 +78,10 @@ def _singly(runner: PagedRunner) -> Tensor:
     return torch.stack(found)
 
 
-def _together(runner: PagedRunner, take: int) -> Tensor:
-    """The same of `take` tokens at once, beside a row that runs one."""
+def _together(runner: PagedRunner, take: int, beside: int) -> Tensor:
+    """The same of `take` tokens at once, in a step with a row that runs `beside`."""
     row, other = _begun(runner, 1), _begun(runner, 2)
-    logits = runner.run([_next(other, 1), _next(row, take)])
+    logits = runner.run([_next(other, beside), _next(row, take)])
     found = torch.cat((logits.last[-1:], logits.drafts[1]))[:_STEPS].clone()
     runner.release()
     return found

@@ -17,7 +17,8 @@ BLOCK_SIZES = (128,)
 
 
 class FusedAttention(FlatAttention):
-    """The provider `fused-sdpa`: prompts attend to what is in their blocks under a mask, since a chunk may begin anywhere in its row."""
+    """The provider `fused-sdpa`: prompts, and rows with drafts, attend to what is in their blocks under a mask, since a chunk may begin
+    anywhere in its row."""
 
     name = "fused-sdpa"
     _fused: Any = None
@@ -35,14 +36,15 @@ class FusedAttention(FlatAttention):
         if step.take == 1:
             return super().rows(query, cache, step, parameters)
         key, value = (
-            each.index_select(0, step.blocks).flatten(0, 1).transpose(0, 1).unsqueeze(0) for each in (cache.keys, cache.values)
+            each.index_select(0, step.blocks).unflatten(0, (step.rows, -1)).flatten(1, 2).transpose(1, 2)
+            for each in (cache.keys, cache.values)
         )
-        ahead = step.positions.unsqueeze(1) - torch.arange(key.shape[2], device=query.device)
+        ahead = step.positions.view(step.rows, 1, step.take, 1) - torch.arange(key.shape[2], device=query.device)
         unseen = ahead < 0 if parameters.window is None else (ahead < 0) | (ahead >= parameters.window)
-        mask = torch.zeros(1, 1, *ahead.shape, dtype=query.dtype, device=query.device).masked_fill(unseen, -math.inf)
+        mask = torch.zeros(ahead.shape, dtype=query.dtype, device=query.device).masked_fill(unseen, -math.inf)
         softmax = "fp32" if query.dtype is torch.float32 else "fast"
-        wide = query.transpose(0, 1).unsqueeze(0)
+        wide = query.unflatten(0, (step.rows, step.take)).transpose(1, 2)
         # By place, as the kernel has it: dropout, causal, scale, softmax, recompute, valid lengths and padding side, which need no mask.
         out = self._fused.apply(wide, key, value, mask, 0.0, False, parameters.scaling, softmax, True, None, "right")
-        attended: Tensor = out.squeeze(0).transpose(0, 1)
+        attended: Tensor = out.transpose(1, 2).flatten(0, 1)
         return attended
