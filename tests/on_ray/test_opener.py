@@ -144,7 +144,7 @@ async def test_ranks_on_two_nodes(demo_tokenizer: Tokenizer) -> None:
         ]
         (pid,) = cluster.places[0].hosts[1].pids
         psutil.Process(pid).kill()
-        while len(cluster.places) < 2:
+        while len(cluster.places) < 2 or not all(host.pids for host in cluster.places[1].hosts):
             await asyncio.sleep(0.01)
         assert cluster.places[0].released
 
