@@ -88,7 +88,7 @@ async def test_torchrun_over_two_machines(demo_tokenizer: Tokenizer, tmp_path: P
 
 
 STAND_INS = {
-    "scontrol": 'echo "$NODES"\n',
+    "scontrol": 'echo "$NODES"; seq 20000\n',  # more than a pipe holds
     "srun": """
 while [[ $1 == --* ]]; do shift; done
 set -m
