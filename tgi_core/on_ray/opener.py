@@ -37,9 +37,9 @@ class PlacedProcesses:
         """Wait until a process has ended, or a node is lost."""
         return await asyncio.shield(self._ending)
 
-    async def reason(self, otherwise: str) -> str:
+    async def reason(self, otherwise: str, seconds: float = _DEATH_S) -> str:
         """Return why they have ended or are about to; `otherwise` if they keep running."""
-        await asyncio.wait({self._ending}, timeout=_DEATH_S)
+        await asyncio.wait({self._ending}, timeout=seconds)
         return self._ending.result() if self._ending.done() and not self._ending.cancelled() else otherwise
 
     def kill(self) -> None:
@@ -135,7 +135,7 @@ class OnCluster:
 
     async def _connected(self, address: str, processes: PlacedProcesses, progress: Progress) -> ConnectedShard:
         if not address:
-            raise StartupError(await processes.reason("the shard's process does not listen"))
+            raise StartupError(await processes.reason("the shard's process does not listen", _GOODBYE_S))
         connecting = asyncio.ensure_future(connect(address, self._directory, None, progress, self._access))
         ending = asyncio.ensure_future(processes.ended())
         try:
@@ -144,7 +144,7 @@ class OnCluster:
                 return connecting.result()
             raise StartupError(ending.result())
         except StartupError as error:
-            raise StartupError(await processes.reason(str(error))) from error
+            raise StartupError(await processes.reason(str(error), _GOODBYE_S)) from error
         finally:
             ending.cancel()
             connecting.cancel()
