@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -80,12 +80,11 @@ def served(
     tgi: tuple[str, ...] = TGI,
     extra: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    before: Callable[[], None] | None = None,
     patience: float = 120,
 ) -> Generator[ServerProcess, None, None]:
-    """A server on a free port of the loopback, ended with the block. `before` is run in its process. It has `patience` seconds."""
+    """A server on a free port of the loopback, ended with the block. It has `patience` seconds to start."""
     command = [*tgi, "serve", "--hostname", "127.0.0.1", "--port", "0", "--drain-delay", "0", *arguments]
-    with started(command, extra, cwd, before, patience) as server:
+    with started(command, extra, cwd, patience) as server:
         yield server
 
 
@@ -94,11 +93,10 @@ def started(
     command: list[str],
     extra: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    before: Callable[[], None] | None = None,
     patience: float = 120,
 ) -> Generator[ServerProcess, None, None]:
     """A command that becomes a server, ended with the block."""
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd, preexec_fn=before)
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(extra), cwd=cwd)
     server = ServerProcess(child)
     try:
         server.wait_ready(patience)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 from contextlib import ExitStack
 
 import httpx
 
-from tests.serve.process import served
+from tests.serve.process import TGI, served
 from tests.serve.raw import connect, post, read_until
 
 LIMIT = 64
 
 
-def _few() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-
-
 def test_few_descriptors() -> None:
     """With 64 descriptors and twice as many clients some are served and the others get 503; later all are served again."""
-    with served("--backend", "reference", before=_few) as server:
+    with served("--backend", "reference", tgi=("prlimit", f"--nofile={LIMIT}:{LIMIT}", *TGI)) as server:
         for _ in range(2):
             with ExitStack() as stack:
                 begun = stack.enter_context(

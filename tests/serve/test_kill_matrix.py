@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,12 @@ import pytest
 
 from tests.engine.lora_files import make_adapter
 from tests.serve.blows import BLOWS, GRAMMARS, LOSES, TOKENS, Body, ask, bodies, native, shard, tireless
-from tests.serve.process import ServerProcess, served
+from tests.serve.process import TGI, ServerProcess, served
 from tests.waiting import wait_until
 
 SECONDS = 120
+WITHOUT_CORES = ("prlimit", "--core=0:0")
+"""What dies of a signal leaves no file."""
 _FIRST = 5
 """Events that each request has had when the blow comes."""
 
@@ -64,11 +65,6 @@ class ServerUnderTest:
         wait_until(lambda: httpx.get(f"{self.server.url}/health", timeout=SECONDS).status_code == 200)
 
 
-def without_cores() -> None:
-    """What dies of a signal leaves no file."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def some_text(server: ServerProcess) -> str:
     """A piece of what the request with a stop sequence says late, without one."""
     _, body = native("What is 7 plus 5?", TOKENS, do_sample=True, seed=8)
@@ -92,7 +88,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerUnderT
         "--lora-adapters",
         f"poet={adapter.directory}",
     )
-    with served(*flags, before=without_cores) as server:
+    with served(*flags, tgi=(*WITHOUT_CORES, *TGI)) as server:
         one = ServerUnderTest(server, bodies("poet", some_text(server)), {})
         one.wanted = asyncio.run(one.answers())
         yield one

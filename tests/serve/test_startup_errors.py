@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import resource
+import os
 import shutil
 import socket
 import struct
@@ -122,25 +121,10 @@ def test_the_port_is_in_use() -> None:
         failed(run("serve", "--hostname", "127.0.0.1", "--port", port), [f"--port {port}", "in use"])
 
 
-def without(capability: int) -> Callable[[], None]:
-    """Takes a capability of Linux from root, before it starts a program."""
-
-    def drop() -> None:
-        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; who has none to drop needs no dropping
-
-    return drop
-
-
-def full_disk() -> None:
-    """No file may grow, as where every disk is full; pipes are none."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-def ran(*arguments: str, before: Callable[[], None]) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself, in a process that `before` prepares."""
-    return subprocess.run(
-        [*TGI, *arguments], capture_output=True, text=True, timeout=120, env=environment(), preexec_fn=before, check=False
-    )
+NO_LOW_PORTS = ("setpriv", "--bounding-set=-net_bind_service") if os.geteuid() == 0 else ()
+"""Takes the right to low ports from root; other users have none."""
+FULL_DISK = ("prlimit", "--fsize=0:0")
+"""No file may grow, as where every disk is full; pipes are none."""
 
 
 @pytest.mark.parametrize("command", [["serve", "--hostname", "127.0.0.1", "--port", "7"], ["shard", "--listen", "127.0.0.1:7"]])
@@ -148,7 +132,7 @@ def test_the_port_is_for_root(command: list[str]) -> None:
     """A port below 1024 without the right to it: one line with flag and number."""
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 7:
         pytest.skip("here every user may listen on every port")
-    result = ran(*command, "--backend", "reference", "--shard-without-token", before=without(10))
+    result = run(*command, "--backend", "reference", "--shard-without-token", tgi=(*NO_LOW_PORTS, *TGI))
     failed(result, ["7", "cannot listen"])
     assert command[0] != "serve" or "--port 7: cannot listen: Permission denied" in result.stderr
 
@@ -156,7 +140,7 @@ def test_the_port_is_for_root(command: list[str]) -> None:
 @pytest.mark.parametrize("command", [["serve", "--hostname", "127.0.0.1", "--port", "0"], ["shard"]])
 def test_no_temporary_folder(command: list[str]) -> None:
     """Where nothing can be written, not in the temporary folder either, the line says what to set."""
-    result = ran(*command, "--backend", "reference", before=full_disk)
+    result = run(*command, "--backend", "reference", tgi=(*FULL_DISK, *TGI))
     failed(result, ["cannot create a temporary directory", "TMPDIR"])
     assert len([line for line in result.stderr.splitlines() if "error" in line]) == 1, result.stderr
 

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,15 +72,22 @@ def test_what_does_not_fit_is_counted(kind: str) -> None:
 
 
 @contextmanager
-def serving(
-    stderr: int, before: Callable[[], None] | None = None, *arguments: str
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server whose standard error is elsewhere, once it serves; its process is ended with the block."""
+def serving(stderr: int, *tgi: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server whose standard error is elsewhere, once it serves; its process is ended with the block. `tgi` may run it otherwise."""
     port = free_port()
-    command = [*TGI, "serve", "--backend", "reference", "--hostname", "127.0.0.1", "--port", str(port), "--drain-delay", "0"]
-    with subprocess.Popen(
-        [*command, *arguments], stderr=stderr, env=environment({"LOG_LEVEL": "debug"}), preexec_fn=before
-    ) as child:
+    command = [
+        *(tgi or TGI),
+        "serve",
+        "--backend",
+        "reference",
+        "--hostname",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--drain-delay",
+        "0",
+    ]
+    with subprocess.Popen(command, stderr=stderr, env=environment({"LOG_LEVEL": "debug"})) as child:
         url = f"http://127.0.0.1:{port}"
         try:
             wait_until_ready(url, child)
@@ -142,12 +149,8 @@ def test_the_disk_of_the_log_is_full() -> None:
 @pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
 def test_standard_streams_are_closed(closed: tuple[int, ...], tmp_path: Path) -> None:
     """`tgi serve 2>&-`: it serves, and no other file gets what was meant for standard error."""
-
-    def close() -> None:
-        for number in closed:
-            os.close(number)
-
-    with serving(subprocess.DEVNULL, close) as (child, url):
+    without = " ".join(f"{number}>&-" for number in closed)
+    with serving(subprocess.DEVNULL, "sh", "-c", f'exec "$@" {without}', "sh", *TGI) as (child, url):
         use(url, 5)
         for number in closed:
             assert Path(f"/proc/{child.pid}/fd/{number}").readlink() == Path("/dev/null")

@@ -29,15 +29,9 @@ class Terminal:
     def __enter__(self) -> Self:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
-
-        def own_terminal() -> None:
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        self.child = subprocess.Popen(
-            [*TGI, *self._arguments], stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=own_terminal,
-            env=environment({"TERM": "xterm", "COLUMNS": "160"}),
-        )  # fmt: skip
+        command = ["setsid", "--ctty", *TGI, *self._arguments]
+        variables = environment({"TERM": "xterm", "COLUMNS": "160"})
+        self.child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
         os.close(theirs)
         return self
 
