@@ -15,6 +15,7 @@ import pytest
 from tests.serve.process import free_port, run, served
 from tests.tools.openai_server import Body, OpenAiServer, chat, completion, openai_server
 from tests.tools.terminal import Terminal
+from tgi_core.benchmark.batches import figures
 from tgi_core.benchmark.comparison import changes
 from tgi_core.benchmark.endpoint import Endpoint
 from tgi_core.benchmark.generator import Load, Outcome
@@ -60,7 +61,7 @@ def test_batches_are_as_asked(url: str) -> None:
     assert [(row["batch"], row["round"]) for row in found["rows"]] == [(1, 0), (3, 0), (1, 1), (3, 1)]
     for row in found["rows"]:
         assert (row["prompt_tokens"], row["tokens"]) == (24 * row["batch"], 4 * row["batch"])
-        assert row["prefill"] > 0 and row["decode"] > 0 and row["rate"] == pytest.approx(row["tokens"] / row["seconds"])
+        assert row["prefill"] > 0 and row["rate"] == pytest.approx(row["tokens"] / row["seconds"])
 
 
 @pytest.mark.parametrize("api", ["tgi", "completions", "chat"])
@@ -228,6 +229,16 @@ def test_figures_of_a_known_load() -> None:
     assert [answer.tpot for answer in found] == [pytest.approx(30), pytest.approx(20)]
     assert told["tokens_per_s"] == 3.0 and told["prompt_tokens_per_s"] == 5.0
     assert told["goodput"]["requests_per_s"] == 0.5 and told["goodput"]["share"] == pytest.approx(1 / 3)
+
+
+def test_figures_of_a_known_batch() -> None:
+    """Prefill lasts until the slower row has its first token, and decode from then on; there is none where all tokens come at once."""
+    endpoint = Endpoint("http://x", loopback(1), "", "completions", "m")
+    told = figures(Load((outcome(0.1, 0.15, 0.1, 0.1), outcome(0.2, 0.1, 0.1, 0.1)), 0.5, 0.1), endpoint)
+    assert (told["tokens"], told["prompt_tokens"], told["rate"]) == (8, 10, 16.0)
+    assert told["prefill"] == pytest.approx(10 / 0.2) and told["decode"] == pytest.approx(6 / 0.3)
+    assert (told["first_p50_ms"], told["gap_p50_ms"]) == (pytest.approx(150), pytest.approx(100))
+    assert figures(Load((outcome(0.1, 0.0, 0.0),), 0.1, 0.1), endpoint)["decode"] == 0
 
 
 def test_arrivals_are_a_poisson_process() -> None:

@@ -41,8 +41,8 @@ def measure(endpoint: Endpoint, plan: BatchPlan, words_of: WordsOf) -> Iterator[
 def figures(load: Load, endpoint: Endpoint) -> dict[str, float]:
     """Throughput in tokens per second, and latencies in milliseconds.
 
-    Prefill lasts until every row has its first token; decode is what follows, until the last token. Raises LoadError unless every
-    request was answered.
+    Prefill lasts until every row has its first token; decode is what follows, until the last token, and 0 if nothing follows. Raises
+    LoadError unless every request was answered.
     """
     found, failures = answers(load, endpoint)
     if failures:
