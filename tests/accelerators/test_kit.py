@@ -26,6 +26,7 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.row_filters import RowFilters
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -125,12 +126,16 @@ def test_a_sampler_that_fails_its_self_check(monkeypatch: pytest.MonkeyPatch) ->
     assert told.name == "torch" and told.reason.startswith("not triton: ")
 
 
-@pytest.mark.parametrize("wrong", ["", "argmax", "draw", "logprob", "nan"])
+@pytest.mark.parametrize("wrong", ["", "argmax", "draw", "logprob", "nan", "filters"])
 def test_the_sampler_s_check_finds_what_is_wrong(wrong: str) -> None:
-    """Wrong tokens of greedy and of drawn rows, wrong logprobs, and rows of NaN that get a token."""
+    """Wrong tokens of greedy and of drawn rows, wrong logprobs, rows of NaN that get a token, and filters that filter nothing."""
 
     class Sampler(TorchSampler):
-        def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        filters = wrong == "filters"
+
+        def choose(
+            self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor, filters: RowFilters | None = None
+        ) -> tuple[Tensor, Tensor]:
             tokens, logprobs = super().choose(logits, temperatures, uniforms)
             draws = torch.zeros(len(tokens), dtype=torch.bool) if temperatures is None else temperatures > 0
             if wrong in ("argmax", "draw"):
@@ -138,7 +143,11 @@ def test_the_sampler_s_check_finds_what_is_wrong(wrong: str) -> None:
             return tokens.clamp_min(0) if wrong == "nan" else tokens, logprobs + 0.01 * (wrong == "logprob")
 
     found = sampler_disagreement(Sampler(), torch.device("cpu"))
-    assert bool(found) == bool(wrong) and ("logprobs" in found) == (wrong == "logprob")
+    assert (
+        bool(found) == bool(wrong)
+        and ("logprobs" in found) == (wrong == "logprob")
+        and ("filters" in found) == (wrong == "filters")
+    )
 
 
 class DriverFailure:

@@ -115,8 +115,8 @@ def chunks_of(size: int) -> Iterator[None]:
 
 
 def test_chunks_have_the_numbers_of_the_whole(engine: tuple[Session, Capacity]) -> None:
-    """Logprobs are the same in chunks and at once, to the bit where the engine declares that batches do not change it. The sampled token
-    and its logprob are those of a prompt that is not scored."""
+    """Logprobs are the same in chunks and at once, and the sampled token and its logprob are those of a prompt that is not scored: to the
+    bit where the engine declares that batches do not change it."""
     scored = OutputOptions(logprobs=True, prompt_logprobs=True)
     with chunks_of(10**6):
         whole = first_row(*engine, scored)
@@ -125,10 +125,11 @@ def test_chunks_have_the_numbers_of_the_whole(engine: tuple[Session, Capacity]) 
     plain = first_row(*engine, OutputOptions(logprobs=True))
     assert parts.prompt_logprobs[0] is None and len(parts.prompt_logprobs) == len(PROMPT)
     assert parts.prompt_logprobs[1:] == pytest.approx(whole.prompt_logprobs[1:], abs=1e-5)
+    assert parts.tokens == whole.tokens == plain.tokens
+    assert parts.logprobs == pytest.approx(whole.logprobs, abs=1e-5) and plain.logprobs == pytest.approx(whole.logprobs, abs=1e-5)
     if Feature.BATCH_INVARIANT in engine[0].capabilities().features:
         assert parts.prompt_logprobs == whole.prompt_logprobs
-    assert parts.tokens == whole.tokens == plain.tokens
-    assert parts.logprobs == whole.logprobs == plain.logprobs
+        assert parts.logprobs == whole.logprobs == plain.logprobs
 
 
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "static"], indirect=True)

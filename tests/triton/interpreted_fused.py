@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +19,19 @@ from tests.triton.interpreted_attention import TILES
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
+from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 from tgi_core.engine.decoder.operators import Heads, HeadSizes
+from tgi_core.engine.row_filters import RowFilters
 from tgi_core.engine.sampler import Sampled, sample
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import CHUNK, TritonSampler
+
+FILTERED = int(os.environ.get("TGI_TRITON_FILTERED", "24"))
+"""Rows with filters per case."""
 
 pytestmark = [
     pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs the interpreter"),
@@ -83,7 +90,13 @@ def chosen(logits: Tensor, samplings: list[Sampling], precision: torch.dtype = t
     """Tokens and logprobs by the kernels."""
     temperatures = [s.temperature if s.do_sample else 0.0 for s in samplings]
     uniforms = torch.tensor([uniform(s.seed, 3) for s in samplings], dtype=torch.float32)
-    tokens, logprobs = TritonSampler(precision).choose(logits, torch.tensor(temperatures, dtype=precision), uniforms)
+    filters = RowFilters(
+        torch.tensor([s.top_k if s.top_k < logits.shape[-1] else 0 for s in samplings], dtype=torch.int32),
+        torch.tensor([s.top_p for s in samplings], dtype=precision),
+        torch.tensor([s.min_p for s in samplings], dtype=precision),
+    )
+    sampler = TritonSampler(precision)
+    tokens, logprobs = sampler.choose(logits, torch.tensor(temperatures, dtype=precision), uniforms, filters)
     return tokens.tolist(), logprobs
 
 
@@ -101,6 +114,31 @@ def test_tokens_of_the_formula(vocab: int, dtype: torch.dtype) -> None:
     expected = wanted(logits, SAMPLINGS)
     assert tokens == expected.tokens
     assert torch.allclose(logprobs, torch.tensor(expected.logprobs, dtype=torch.float32), atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 300, CHUNK + 1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_filters_of_the_formula(vocab: int, dtype: torch.dtype) -> None:
+    """Rows with top-k, top-p and min-p, alone and together, some with many equal logits, get the sampler's tokens and logprobs."""
+    chance = random.Random(vocab)
+    samplings = []
+    for number in range(FILTERED):
+        top_k, top_p = chance.choice((0, 0, 1, 2, 7, 50, vocab)), chance.choice((1.0, 1.0, 0.05, 0.3, 0.9, 0.999))
+        min_p, temperature = chance.choice((0.0, 0.0, 0.02, 0.4, 1.0)), chance.choice((0.3, 1.0, 1.7))
+        drawn = Sampling(True, temperature, top_k, top_p, min_p=min_p, seed=number)
+        samplings.append(drawn if chance.random() < 0.9 else Sampling())
+    logits = 2 * torch.randn(FILTERED, vocab, generator=torch.Generator().manual_seed(vocab))
+    logits = torch.where(torch.arange(FILTERED).unsqueeze(-1) % 3 == 0, (2 * logits).round() / 2, logits).to(dtype)
+    tokens, logprobs = chosen(logits, samplings)
+    expected = wanted(logits, samplings)
+    assert tokens == expected.tokens
+    assert torch.allclose(logprobs, torch.tensor(expected.logprobs, dtype=torch.float32), atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+def test_the_self_check(precision: torch.dtype) -> None:
+    """The check that a device's sampler passes at start finds nothing wrong."""
+    assert sampler_disagreement(TritonSampler(precision), torch.device("cpu")) == ""
 
 
 def test_steps_without_draws() -> None:

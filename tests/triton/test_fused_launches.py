@@ -19,6 +19,8 @@ from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
+from tgi_core.engine.quantization.weight import Scaled
+from tgi_core.engine.triton.linear import TritonLinears
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
 from tgi_core.engine.triton.sampling import TritonSampler
@@ -54,4 +56,16 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
     before = len(driver.loaded)
     for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16):
         step(*parts)
+    assert driver.loaded[before:] == []
+
+
+def test_quantized_weights_compile_when_they_are_loaded(driver: NotingDriver) -> None:
+    """A product takes one kernel, or with many rows one before the vendor's; nothing is compiled for another number of rows."""
+    weight = Scaled((torch.zeros(64, 128, dtype=torch.int8), torch.ones(64, 4)), torch.bfloat16)
+    linear = TritonLinears().load(weight, None)
+    before = len(driver.loaded)
+    for rows in (1, 2, 16, 17, 33, 100, 128, 129, 500):
+        driver.launched.clear()
+        linear(torch.zeros(rows, 128, dtype=torch.bfloat16))
+        assert [name for name, _ in driver.launched] == ["gemm_kernel" if rows <= 128 else "dequantize_kernel"]
     assert driver.loaded[before:] == []

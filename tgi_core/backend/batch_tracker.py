@@ -39,11 +39,13 @@ class RowState:
     tables: tuple[list[int], ...]
     drafting: bool = False
     """Whether a launched step ran drafts of it, and `accept` has not been called for that step."""
+    steps_left: int = 0
+    """For how many more tokens a decode step without a grant is known to be valid: its blocks and the limits cover that many positions."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append the tokens of a step that ran drafts. Positions of drafts that are not among them will be written again."""
         self.tokens.extend(tokens)
-        self.computed, self.drafting = len(self.tokens) - 1, False
+        self.computed, self.drafting, self.steps_left = len(self.tokens) - 1, False, 0
 
     @property
     def prompt_left(self) -> int:
@@ -51,7 +53,7 @@ class RowState:
         return max(0, len(self.request.tokens) - self.computed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowInput:
     """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token. `drafts` are the
     tokens of the last positions, which the row does not have yet. `propose`: whether guesses of what follows are wanted."""
@@ -78,13 +80,15 @@ class LaunchedStep:
     row_inputs: tuple[RowInput, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
     row: RowState
     take: int
     blocks: tuple[tuple[int, ...], ...]
     drafts: tuple[int, ...] = ()
     propose: bool = True
+    known: bool = False
+    """Whether it is a decode step that `RowState.steps_left` allows, which needs no check."""
 
 
 class BatchTracker:
@@ -174,7 +178,7 @@ class BatchTracker:
     def _drop(self, handle: Handle) -> int:
         rows = self._batches.pop(handle)
         del self._origins[handle]
-        self._live.difference_update(row.request.id for row in rows)
+        self._live.difference_update([row.request.id for row in rows])
         return len(rows)
 
     def _hold(self, rows: list[RowState], origins: frozenset[int]) -> Handle:
@@ -182,7 +186,7 @@ class BatchTracker:
             return EMPTY
         handle = Handle(next(self._handles))
         self._batches[handle], self._origins[handle] = rows, origins
-        self._live.update(row.request.id for row in rows)
+        self._live.update([row.request.id for row in rows])
         return handle
 
     def _plans(self, rows: Iterable[RowState], grants: Sequence[Grant]) -> list[_Plan]:
@@ -191,9 +195,10 @@ class BatchTracker:
             raise InvalidRequest("two grants name the same request")
         plans = []
         for row in rows:
-            grant = granted.pop(row.request.id, None)
+            grant = granted.pop(row.request.id, None) if granted else None
             if grant is None:
-                plans.append(_Plan(row, 0 if row.prompt_left else 1, ()))
+                known = row.steps_left > 0
+                plans.append(_Plan(row, 1 if known or not row.prompt_left else 0, (), known=known))
             else:
                 plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts, grant.propose))
         if granted:
@@ -202,16 +207,17 @@ class BatchTracker:
 
     def _launch(self, old: Sequence[Handle], plans: list[_Plan]) -> LaunchedStep:
         for plan in plans:
-            self._check_plan(plan)
+            if not plan.known:
+                self._check_plan(plan)
         self._check_step(plans)
         step = next(self._steps)
         unread = {launch.step.id for launch in self._unread}
         before = {origin for handle in old for origin in self._origins[handle] if origin in unread}
         for handle in old:
             self._drop(handle)
-        row_inputs = [self._apply(plan) for plan in plans]
+        row_inputs = [self._apply_known(plan.row) if plan.known else self._apply(plan) for plan in plans]
         handle = self._hold([plan.row for plan in plans], frozenset({*before, step}))
-        launch = LaunchedStep(Step(step, handle), tuple(item for item in row_inputs if item.take))
+        launch = LaunchedStep(Step(step, handle), tuple([item for item in row_inputs if item.take]))
         self._unread.append(launch)
         return launch
 
@@ -221,7 +227,22 @@ class BatchTracker:
             table.extend(blocks)
         row.computed += plan.take
         row.drafting = row.drafting or bool(plan.drafts)
+        row.steps_left = 0 if row.drafting or row.prompt_left else self._covered(row) - row.computed
         return RowInput(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts, plan.propose)
+
+    def _apply_known(self, row: RowState) -> RowInput:
+        start = row.computed
+        row.computed, row.steps_left = start + 1, row.steps_left - 1
+        return RowInput(row, start, 1, True)
+
+    def _covered(self, row: RowState) -> int:
+        """The positions that a row may have with the blocks it has."""
+        found = self._capacity.max_row_tokens
+        for group, table in zip(self._capacity.groups, row.tables, strict=True):
+            if group.kind is CacheKind.CROSS:
+                return 0  # limits prompt and answer apart: see `_check_cover`
+            found = min(found, len(table) * group.block_size)
+        return found
 
     def _check(self, request: Request) -> None:
         """Validate one request on its own."""
@@ -317,9 +338,11 @@ class BatchTracker:
 
     def _check_step(self, plans: Sequence[_Plan]) -> None:
         """Validate the totals of a step."""
-        total = sum(plan.take for plan in plans)
+        total = sum([plan.take for plan in plans])
         if total > self._capacity.max_step_tokens:
             raise CapacityExceeded(f"{total} tokens exceed max_step_tokens {self._capacity.max_step_tokens}")
+        if total <= len(plans) and all(plan.known for plan in plans):
+            return
         prefilling = sum(1 for plan in plans if plan.take > 1 and not plan.drafts)
         if prefilling > self._capacity.max_prefill_rows:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")

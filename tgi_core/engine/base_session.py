@@ -154,10 +154,11 @@ class BaseSession(ABC):
     def _going(self, launch: LaunchedStep, unread: Iterable[LaunchedStep] = ()) -> list[RowInput]:
         """The work of a step without failed rows. Those skip every step until the core filters them away; `unread` are steps launched
         before that."""
-        if self._failed:
-            self._failed &= self._open_tracker.live_ids | {
-                row_input.row.request.id for item in (launch, *unread) for row_input in item.row_inputs
-            }
+        if not self._failed:
+            return list(launch.row_inputs)
+        self._failed &= self._open_tracker.live_ids | {
+            row_input.row.request.id for item in (launch, *unread) for row_input in item.row_inputs
+        }
         return [row_input for row_input in launch.row_inputs if row_input.row.request.id not in self._failed]
 
     def _keep(self, row_input: RowInput, row: Row) -> None:

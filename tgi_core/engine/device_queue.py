@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
+from tgi_core.engine.row_filters import RowFilters
 
 Work = Callable[[], None]
 """Python that enqueues: it calls operators and kernels on the device's tensors, and never synchronizes."""
@@ -69,12 +70,17 @@ class StepSampler(Protocol):
     lean_draws: bool
     """Whether draws cost almost nothing beside the argmax. If not, steps without draws get their own graphs."""
 
-    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    filters: bool
+    """Whether it samples rows with top-k, top-p and min-p."""
+
+    def choose(
+        self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor, filters: RowFilters | None = None
+    ) -> tuple[Tensor, Tensor]:
         """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
 
         The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number (float32
-        [rows]). `temperatures` of None says that no row draws, which is not said where `lean_draws`. A row whose logits are not all
-        finite has token −1.
+        [rows]) from what its `filters` keep, which are given where the sampler has them. `temperatures` of None says that no row draws,
+        which is not said where `lean_draws`. A row whose logits are not all finite has token −1.
         """
 
 

@@ -13,7 +13,7 @@ from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
-from tgi_core.engine.attention.provider import AttentionProvider, KVCacheAllocator
+from tgi_core.engine.attention.provider import ArrayAttention, AttentionProvider, KVCacheAllocator
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import Selection, selected_tokens
@@ -54,6 +54,11 @@ class PagedRunner(ABC):
         self.cache: PagedCache | None = None
         self.beside: CacheBeside | None = None
         """A cache of another model with the blocks of this one's."""
+
+    @property
+    def captures_prompts(self) -> bool:
+        """Whether steps with prompts can be captured; see `CapturableRunner`."""
+        return isinstance(self.provider, ArrayAttention)
 
     @abstractmethod
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:

@@ -181,6 +181,10 @@ class CapturableRunner(Protocol):
     def block_size(self) -> int:
         """Positions per block of the cache that is in use."""
 
+    @property
+    def captures_prompts(self) -> bool:
+        """Whether steps with prompts can be captured as well: attention then follows from a step's arrays alone."""
+
     def use_probe_cache(self) -> None:
         """Use a cache of two blocks until `release`."""
 

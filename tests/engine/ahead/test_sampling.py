@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tgi_core.backend import Request, Sampling
 from tgi_core.backend.batch_tracker import RowState
 from tgi_core.backend.sampling import uniform
-from tgi_core.engine.ahead.sampling import TorchSampler, uniforms
+from tgi_core.engine.ahead.sampling import TorchSampler, seed_words, uniforms
 from tgi_core.engine.sampler import sample
 
 
@@ -17,7 +18,7 @@ from tgi_core.engine.sampler import sample
 def test_uniform_numbers(pairs: list[tuple[int, int]]) -> None:
     """Many at once are to the bit what they are one by one."""
     seeds, positions = [seed for seed, _ in pairs], [position for _, position in pairs]
-    assert uniforms(seeds, positions).tolist() == [uniform(seed, position) for seed, position in pairs]
+    assert uniforms(seed_words(seeds), np.array(positions)).tolist() == [uniform(seed, position) for seed, position in pairs]
 
 
 def test_tokens_are_the_host_samplers() -> None:
@@ -29,7 +30,7 @@ def test_tokens_are_the_host_samplers() -> None:
     rows = [RowState(Request(i, (1, 2), 2, 0, ((),), 2, how), [1, 2], 2, ([],)) for i, how in enumerate(hows)]
     wanted = sample(logits, rows, None)
     temperatures = torch.tensor([how.temperature if how.do_sample else 0.0 for how in hows], dtype=torch.float64)
-    numbers = torch.from_numpy(uniforms([how.seed for how in hows], [2] * 40))
+    numbers = torch.from_numpy(uniforms(seed_words(how.seed for how in hows), np.full(40, 2)))
     tokens, logprobs = TorchSampler().choose(logits, temperatures, numbers)
     finite = [i for i in range(40) if i != 1]
     assert tokens[finite].tolist() == [wanted.tokens[i] for i in finite] and tokens[1] == -1 and tokens[0] == 0

@@ -22,8 +22,9 @@ def test_buckets() -> None:
     """Small numbers one by one, then every eighth, and the largest; full ones at powers of two; the largest is first."""
     assert [bucket.rows for bucket in buckets(20) if not bucket.full] == [20, 16, 8, 4, 2, 1]
     assert [bucket.rows for bucket in buckets(20) if bucket.full] == [20, 16, 8, 4, 2, 1]
-    assert buckets(1) == [Bucket(1, True), Bucket(1, False)]
-    assert len([bucket for bucket in buckets(256) if not bucket.full]) == 35 and buckets(256)[0] == Bucket(256, True)
+    assert buckets(1) == [Bucket(0, 1, True), Bucket(0, 1, False)]
+    assert len([bucket for bucket in buckets(256) if not bucket.full]) == 35 and buckets(256)[0] == Bucket(0, 256, True)
+    assert buckets(256, mixed=True)[:3] == [Bucket(512, 256, True), Bucket(512, 64, True), Bucket(512, 8, True)]
     assert all(any(bucket.rows >= rows for bucket in buckets(77)) for rows in range(1, 78))
 
 

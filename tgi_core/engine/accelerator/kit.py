@@ -32,6 +32,7 @@ from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.selection import attempt
 from tgi_core.engine.triton import probing
+from tgi_core.engine.triton.linear import TritonLinears
 from tgi_core.engine.triton.provider import FP8_DTYPES, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
 
@@ -159,8 +160,8 @@ class AcceleratorKit(ABC):
         return cast(torch.dtype, wanted)
 
     def linears(self) -> Sequence[LinearProvider]:
-        """The vendor's GEMMs, through torch."""
-        return (TorchLinears(),)
+        """Our kernels for quantized weights; the vendor's GEMMs, through torch, for all others."""
+        return (TorchLinears(),) if self._only_torch() else (TritonLinears(), TorchLinears())
 
     def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
         """The vendor's GEMMs, through torch."""

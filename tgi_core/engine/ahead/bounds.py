@@ -17,7 +17,7 @@ class StepBounds:
     """Host values of a step. Those of a captured step are valid for every step that replays it.
 
     `width` is how many blocks the tables show. `equal` says that the single tokens' rows are all of one length, `begins` that some row
-    begins a block, `every` that the logits of all tokens are wanted, `fixed` that the step stands for others of its shape.
+    begins a block, `every` that the logits of all tokens are wanted, `fixed` that the bounds hold for every step of its shape.
     """
 
     order: list[RowInput]
@@ -39,6 +39,14 @@ class StepBounds:
         none = np.zeros(rows, np.int64)
         tables = np.zeros((rows, width), np.int32)
         return cls([], none, none + 1, tables, rows, width, width * block_size, False, True, True, block_size, True)
+
+    @classmethod
+    def of_mixed(cls, rows: int, prompts: int, tokens: int, width: int, block_size: int) -> StepBounds:
+        """Bounds of any step of at most `rows` rows with a token each, and at most `prompts` others with `tokens` tokens together."""
+        count = rows + prompts
+        takes = np.array([1] * rows + [tokens] * prompts, np.int64)
+        tables = np.zeros((count, width), np.int32)
+        return cls([], 0 * takes, takes, tables, rows, width, width * block_size, False, True, False, block_size, True)
 
     def metadata(self, inputs: StepInputs, ids: Tensor, tables: Tensor) -> StepMetadata:
         """The step with its tensors; `tables` int32 [rows, width]."""

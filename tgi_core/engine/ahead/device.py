@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tgi_core.engine.ahead.graphs import DecodeGraphs
+from tgi_core.engine.ahead.graphs import StepGraphs
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.device_queue import DeviceQueue
@@ -41,6 +41,6 @@ class QueuedDevice:
         width = -(-row_tokens // runner.block_size)
         return self.now(lambda: DeviceSteps(runner, self.queue, self.kit.device, rows, width, self.shape.vocab_size))
 
-    def graphs(self, steps: DeviceSteps) -> DecodeGraphs | str:
+    def graphs(self, steps: DeviceSteps) -> StepGraphs | str:
         """Buffers for captured steps, or why there are none; the caller captures."""
         return self.now(steps.use_graphs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -51,12 +51,11 @@ class InFlightStep:
         if self._error is not None:
             raise self._error
 
-    def read(self) -> Iterator[tuple[RowInput, int, float]]:
-        """Wait; every plain work with its token (−1 if logits were not finite) and logprob."""
+    def read(self) -> tuple[list[int], list[float]]:
+        """Wait; the tokens (−1 if logits were not finite) and the logprobs of the plain row inputs. Raises the step's failure."""
         self.wait()
         tokens, logprobs = self._made
-        for row_input, place in zip(self.step.plain, self._places, strict=True):
-            yield row_input, tokens[place], logprobs[place]
+        return [tokens[place] for place in self._places], [logprobs[place] for place in self._places]
 
     def held(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """The logits of row inputs that the host samples, and the logprobs of their prompts."""

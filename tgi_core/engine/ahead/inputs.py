@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.ahead.buffer_layout import BufferLayout
+from tgi_core.engine.row_filters import RowFilters
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class StepInputs:
 
     temperatures: Tensor
     """[plain], in the sampler's precision; 0 for the argmax."""
+    filters: RowFilters
+    """[plain]."""
     uniforms: Tensor
     """float32 [plain]."""
     sampled: Tensor
@@ -30,7 +33,7 @@ class StepInputs:
     following: Tensor
     """[scored], those prompt tokens."""
     ids: Tensor
-    """[tokens]; −1 − s stands for the newest token of row slot s, which the host may not know yet."""
+    """[tokens]; −1 − s means the newest token of row slot s, which the host may not know yet."""
     positions: Tensor
     """[tokens]."""
     slots: Tensor
@@ -66,6 +69,15 @@ class Counts:
         """A decode step of `rows` rows, all plain, each with room for one new block."""
         return cls(rows, rows, rows, 0, 0, rows)
 
+    @classmethod
+    def of_mixed(cls, rows: int, prompts: int, tokens: int, updates: int) -> Counts:
+        """A step of `rows` rows with a token each, then `prompts` rows with `tokens` tokens together, all plain."""
+        count = rows + prompts
+        return cls(count, rows + tokens, count, 0, count, updates)
+
+
+_PRECISE = ("temperatures", "top_p", "min_p")
+"""Inputs in the sampler's precision, which come first, so that they are aligned."""
 
 _WIDE = ("sampled", "picked", "kept", "scored", "following", "ids", "positions", "slots", "row_slots", "begun", "cells")
 """Inputs that the device reads as int64, as most of torch's operators require for indices; adjacent, to be widened in one operation."""
@@ -78,6 +90,9 @@ class Layout:
         self._precision = precision
         self._words = BufferLayout.of(
             temperatures=counts.plain * precision.itemsize // 4,
+            top_p=counts.plain * precision.itemsize // 4,
+            min_p=counts.plain * precision.itemsize // 4,
+            top_k=counts.plain,
             uniforms=counts.plain,
             sampled=counts.plain,
             picked=counts.picked,
@@ -97,9 +112,10 @@ class Layout:
         self.words = self._words.count
 
     def host(self, words: Tensor) -> dict[str, np.ndarray]:
-        """Views of host memory, to be filled; int32 except temperatures and uniforms."""
+        """Views of host memory, to be filled; int32 except temperatures, top-p, min-p and uniforms."""
         views = self._words.host(words)
-        views["temperatures"] = views["temperatures"].view(np.float64 if self._precision is torch.float64 else np.float32)
+        for name in _PRECISE:
+            views[name] = views[name].view(np.float64 if self._precision is torch.float64 else np.float32)
         views["uniforms"] = views["uniforms"].view(np.float32)
         return views
 
@@ -111,6 +127,8 @@ class Layout:
         views: dict[str, Tensor] = {}
         for name, place in places.items():
             views[name] = wide[place.start - first : place.stop - first] if name in _WIDE else words[place]
-        views["temperatures"] = views["temperatures"].view(self._precision)
+        for name in _PRECISE:
+            views[name] = views[name].view(self._precision)
         views["uniforms"] = views["uniforms"].view(torch.float32)
-        return StepInputs(**views)
+        filters = RowFilters(views.pop("top_k"), views.pop("top_p"), views.pop("min_p"))
+        return StepInputs(filters=filters, **views)

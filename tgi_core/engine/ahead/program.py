@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import StepInputs
 from tgi_core.engine.device_queue import StepSampler
 from tgi_core.engine.prompt_scores import ScoredTokens
+from tgi_core.engine.row_filters import keeps_head
 from tgi_core.engine.runner import CapturableRunner
+from tgi_core.engine.sampler import is_plain
 
 
 class StepProgram:
@@ -25,6 +28,15 @@ class StepProgram:
     def precision(self) -> torch.dtype:
         """The dtype of temperatures."""
         return self._sampler.precision
+
+    def samples(self, row: RowState, vocab_size: int) -> bool:
+        """Whether the device samples a row."""
+        return is_plain(row, vocab_size) or (self._sampler.filters and keeps_head(row))
+
+    @property
+    def captures_prompts(self) -> bool:
+        """Whether steps with prompts can be captured."""
+        return self._runner.captures_prompts
 
     @property
     def lean_draws(self) -> bool:
@@ -61,7 +73,8 @@ class StepProgram:
     def _sample(self, inputs: StepInputs, logits: Tensor, draws: bool, result: Tensor) -> None:
         asked = logits.index_select(0, inputs.picked) if len(inputs.picked) else logits
         draws = draws or self._sampler.lean_draws
-        tokens, logprobs = self._sampler.choose(asked, inputs.temperatures if draws else None, inputs.uniforms)
+        filters = inputs.filters if self._sampler.filters else None
+        tokens, logprobs = self._sampler.choose(asked, inputs.temperatures if draws else None, inputs.uniforms, filters)
         self._newest.index_copy_(0, inputs.sampled, tokens.clamp_min(0))
         count = len(inputs.sampled)
         result[:count].copy_(tokens)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import numpy as np
 
 from tgi_core.backend.batch_tracker import RowState
+from tgi_core.engine.ahead.sampling import seed_words
 from tgi_core.engine.sampler import is_plain
 
 
@@ -19,8 +20,10 @@ class RowSlots:
     def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[RowState], bool] | None = None) -> None:
         """`samples` says whether the device samples a row; by default if its draw or argmax needs nothing else."""
         self.padding, self.waste, self.width = max_rows, max_rows + 1, width
+        self._vocab_size = vocab_size
         self._samples = samples or (lambda row: is_plain(row, vocab_size))
         self._by_request: dict[int, int] = {}
+        self._owners: list[RowState | None] = [None] * max_rows
         self._free = list(range(max_rows))
         self.tables = np.zeros((max_rows + 2, width), np.int32)
         """The tables as they are on the device once every step launched so far has run."""
@@ -31,21 +34,37 @@ class RowSlots:
         self.plain = np.zeros(max_rows + 2, bool)
         """Whether a row is sampled on the device."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
+        self.top_k = np.zeros(max_rows + 2, np.int32)
+        self.top_p = np.ones(max_rows + 2, np.float64)
+        self.min_p = np.zeros(max_rows + 2, np.float64)
+        self.seeds = np.zeros(max_rows + 2, np.uint64)
+        self.newest_on_device = np.zeros(max_rows + 2, bool)
+        """Whether the newest token of a row is the one that the device sampled last in its slot."""
 
     def take(self, rows: Iterable[RowState], live: Set[int]) -> list[int]:
         """The slots of rows; new rows get free ones."""
-        known = self._by_request
-        return [known[row.request.id] if row.request.id in known else self._assign(row, live) for row in rows]
+        known, owners = self._by_request, self._owners
+        return [
+            found if (found := known.get(row.request.id)) is not None and owners[found] is row else self._assign(row, found, live)
+            for row in rows
+        ]
 
-    def _assign(self, row: RowState, live: Set[int]) -> int:
-        if not self._free:
-            gone = [id for id in self._by_request if id not in live]
-            self._free += [self._by_request.pop(id) for id in gone]
-        row_slot = self._by_request[row.request.id] = self._free.pop()
-        sampling = row.request.sampling
+    def _assign(self, row: RowState, held: int | None, live: Set[int]) -> int:
+        """Give a row a free slot, or the one `held` by an earlier row of the same id."""
+        if held is None:
+            if not self._free:
+                gone = [id for id in self._by_request if id not in live]
+                self._free += [self._by_request.pop(id) for id in gone]
+            held = self._by_request[row.request.id] = self._free.pop()
+        row_slot, sampling = held, row.request.sampling
+        self._owners[row_slot] = row
         self.reached[row_slot] = 0
         self.plain[row_slot] = self._samples(row) and not row.request.want.prompt_logprobs
         self.temperatures[row_slot] = sampling.temperature if sampling.do_sample else 0.0
+        self.top_k[row_slot] = sampling.top_k if sampling.top_k < self._vocab_size else 0
+        self.top_p[row_slot], self.min_p[row_slot] = sampling.top_p, sampling.min_p
+        self.seeds[row_slot] = seed_words([sampling.seed])[0]
+        self.newest_on_device[row_slot] = False
         return row_slot
 
     def reach(self, row_slot: int, table: list[int], count: int) -> tuple[list[int], list[int]]:
@@ -60,7 +79,13 @@ class RowSlots:
         self.reached[row_slot] = self._stale[row_slot] = count
         return list(range(row_slot * self.width + first, row_slot * self.width + end)), blocks
 
-    def forget(self, row_slots: Iterable[int]) -> None:
-        """Mark the tables of these slots as unknown: the step that wrote to them failed."""
-        for row_slot in row_slots:
-            self._stale[row_slot] = self.width
+    def note_sampled(self, row_slots: Sequence[int], on_device: Sequence[int]) -> None:
+        """Record a step of rows in these slots, of which the device samples those at the indices `on_device`."""
+        taken = np.array(row_slots, np.int64)
+        self.newest_on_device[taken] = False
+        self.newest_on_device[taken[on_device]] = True
+
+    def forget(self, row_slots: Sequence[int]) -> None:
+        """Mark what the device holds for these slots as unknown: the step that wrote to them failed."""
+        self._stale[row_slots] = self.width
+        self.newest_on_device[row_slots] = False

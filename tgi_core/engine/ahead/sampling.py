@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tgi_core.engine.row_filters import RowFilters
 from tgi_core.engine.warping import Candidates
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -20,11 +21,14 @@ class TorchSampler:
 
     name = "torch"
     lean_draws = False
+    filters = False
 
     def __init__(self, precision: torch.dtype = torch.float64) -> None:
         self.precision = precision
 
-    def choose(self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(
+        self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor, filters: RowFilters | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `StepSampler.choose`."""
         scores = logits.float()
         tokens = scores.argmax(-1)
@@ -40,10 +44,12 @@ class TorchSampler:
         return torch.where(finite, tokens, -1), logprobs
 
 
-def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    """The published uniform numbers of several rows, float32 [rows]: see `tgi_core.backend.sampling.uniform`."""
-    seed = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)
-    position = np.array(positions, np.uint64)
+def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Published uniform numbers of several rows, float32 [rows]: see `tgi_core.backend.sampling.uniform`.
+
+    `seeds` uint64 [rows], see `seed_words`; `positions` [rows].
+    """
+    seed, position = seeds, positions.astype(np.uint64)
     key0, key1 = seed & _LOW, seed >> _HALF
     c0, c1 = position & _LOW, position >> _HALF
     c2 = c3 = np.zeros_like(c0)
@@ -52,3 +58,8 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
         c0, c1, c2, c3 = (product1 >> _HALF) ^ c1 ^ key0, product1 & _LOW, (product0 >> _HALF) ^ c3 ^ key1, product0 & _LOW
         key0, key1 = (key0 + _WEYL[0]) & _LOW, (key1 + _WEYL[1]) & _LOW
     return ((c0 >> np.uint64(8)).astype(np.float64) * 2.0**-24).astype(np.float32)
+
+
+def seed_words(seeds: Iterable[int]) -> np.ndarray:
+    """The 64 bits of seeds, uint64 [rows]."""
+    return np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64)

@@ -180,19 +180,27 @@ class AheadSession(BaseSession):
         if pending.read or pending.given is None:
             return
         pending.read = True
-        row_inputs, rows = list[RowInput](), list[Row]()
         try:
-            for row_input, token, logprob in pending.given.read():
-                row_inputs.append(row_input)
-                rows.append(_plain_row(row_input, token, logprob))
+            tokens, logprobs = pending.given.read()
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(pending, error)
             return
-        self._note(pending, row_inputs, rows)
-        for row_input in pending.row_inputs:
-            id = row_input.row.request.id
-            if id not in self._failed:
-                pending.made.setdefault(id, Row(id))  # its prompt is not complete
+        made, failed = pending.made, self._failed
+        for row_input, token, logprob in zip(pending.given.step.plain, tokens, logprobs, strict=True):
+            request = row_input.row.request
+            if request.id in failed:
+                continue
+            if token < 0:
+                made[request.id] = Row(request.id, fault=NOT_FINITE)
+                failed.add(request.id)
+            else:
+                made[request.id] = Row(request.id, (token,), (logprob,) if request.want.logprobs else ())
+                row_input.row.tokens.append(token)
+        if len(made) < len(pending.row_inputs):
+            for row_input in pending.row_inputs:
+                id = row_input.row.request.id
+                if id not in failed:
+                    made.setdefault(id, Row(id))  # its prompt is not complete
 
     def _note(self, pending: PendingStep, row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> None:
         """Record the step's rows, except for rows that failed before."""
@@ -210,11 +218,9 @@ class AheadSession(BaseSession):
         if pending.error is not None:
             self._outcomes[pending.launch.step.id] = pending.error
         else:
-            rows = tuple(
-                pending.made[row_input.row.request.id]
-                for row_input in pending.row_inputs
-                if row_input.row.request.id in pending.made
-            )
+            made = pending.made
+            ids = [row_input.row.request.id for row_input in pending.row_inputs]
+            rows = tuple([made[id] for id in ids if id in made])
             busy = done - max(pending.started_ns, self._read_ns)  # before that, the device ran earlier steps
             self._outcomes[pending.launch.step.id] = Rows(pending.launch.step.id, rows, busy)
         self._read_ns = done
@@ -235,10 +241,3 @@ class AheadSession(BaseSession):
         found = self._device.queue.translated(error) or translated(error)
         found.__cause__ = error
         return found
-
-
-def _plain_row(row_input: RowInput, token: int, logprob: float) -> Row:
-    request = row_input.row.request
-    if token < 0:
-        return Row(request.id, fault=NOT_FINITE)
-    return Row(request.id, (token,), (logprob,) if request.want.logprobs else ())

@@ -46,6 +46,12 @@ class StepLayout:
         return bool((self.takes == 1).all()) and all(row_input.row.request.adapter is None for row_input in self.order)
 
     @property
+    def mixes(self) -> bool:
+        """Whether it could run in a mixed graph: no drafts, no adapters, no prompt to score."""
+        rows = self.order
+        return not (self.scored.places or any(each.drafts or each.row.request.adapter is not None for each in rows))
+
+    @property
     def decode_rows(self) -> int:
         """The number of rows that run one token; they come first."""
         return int((self.takes == 1).sum())
@@ -58,12 +64,12 @@ class StepLayout:
 
 def lay_out_step(row_inputs: Sequence[RowInput], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
     """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
-    order = sorted(
-        row_inputs, key=lambda row_input: (row_input.take > 1, not row_input.drafts, row_input.row.request.adapter or "")
-    )
+    order = list(row_inputs)
+    if any(row_input.take > 1 or row_input.row.request.adapter is not None for row_input in order):
+        order.sort(key=lambda row_input: (row_input.take > 1, not row_input.drafts, row_input.row.request.adapter or ""))
     taken = row_slots.take([row_input.row for row_input in order], live)
-    starts = np.fromiter((row_input.start for row_input in order), np.int64, len(order))
-    takes = np.fromiter((row_input.take for row_input in order), np.int64, len(order))
+    starts = np.array([row_input.start for row_input in order], np.int64)
+    takes = np.array([row_input.take for row_input in order], np.int64)
     step = StepLayout(order, taken, starts, takes, [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False)
     needed = -(-(starts + takes) // block_size)
     for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
@@ -134,8 +140,10 @@ def bounds(step: StepLayout, row_slots: RowSlots, block_size: int) -> StepBounds
 
 def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
     """Write a step that is not padded to the views of its words."""
-    _fill_tokens(step, row_slots, into, block_size)
-    _fill_sampling(step, step.plain_rows, row_slots, into)
+    _fill_tokens(step, row_slots, into, block_size, np.arange(len(step.order)))
+    into["cu_seqlens"][:] = np.append(np.cumsum(step.takes) - step.takes, step.tokens)
+    chosen = np.array(step.plain_rows, np.int64)
+    _fill_sampling(step, chosen, row_slots, into, np.arange(len(chosen)))
     if len(into["picked"]):
         into["picked"][:] = [step.last[row_input.row.request.id] for row_input in step.plain]
     if len(into["kept"]):
@@ -143,31 +151,52 @@ def fill(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], blo
     into["scored"][:], into["following"][:] = step.scored.places, step.scored.following
 
 
-def fill_fixed(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
-    """Write a decode step to the views of a fixed shape, and pad the rest."""
-    rows = len(step.order)
-    _fill_tokens(step, row_slots, into, block_size)
-    _fill_sampling(step, list(range(rows)), row_slots, into)
-    pad(row_slots, into, rows, len(step.cells))
+def fill_fixed(
+    step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int, decode_rows: int
+) -> np.ndarray:
+    """Write a step to the views of a fixed shape with room for so many rows of one token, and pad the rest. Returns the rows' indices."""
+    pad(row_slots, into, decode_rows)
+    few = step.decode_rows
+    gap = decode_rows - few if few < len(step.order) else 0
+    rows = np.arange(len(step.order))
+    rows[few:] += gap
+    tokens = np.arange(step.tokens)
+    tokens[few:] += gap
+    _fill_tokens(step, row_slots, into, block_size, rows, tokens if gap else None)
+    ends = decode_rows + np.cumsum(step.takes[few:])
+    into["cu_seqlens"][decode_rows + 1 :] = ends[-1] if len(ends) else decode_rows
+    into["cu_seqlens"][decode_rows + 1 : decode_rows + 1 + len(ends)] = ends
+    if len(into["kept"]):
+        into["kept"][:decode_rows] = np.arange(decode_rows)
+        into["kept"][decode_rows : decode_rows + len(ends)] = ends - 1
+    _fill_sampling(step, np.arange(len(rows)), row_slots, into, rows)
+    return rows
 
 
-def pad(row_slots: RowSlots, into: dict[str, np.ndarray], rows: int, updates: int) -> None:
-    """Pad after `rows` rows and `updates` updates: padding writes nothing, attends to nothing, and its tokens are discarded."""
-    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms"):
-        into[name][rows:] = 0
-    into["slots"][rows:] = -1
-    into["row_slots"][rows:] = into["sampled"][rows:] = row_slots.padding
-    into["cu_seqlens"][rows + 1 :] = np.arange(rows + 1, len(into["cu_seqlens"]))
-    into["cells"][updates:] = row_slots.waste * row_slots.width
-    into["blocks"][updates:] = 0
+def pad(row_slots: RowSlots, into: dict[str, np.ndarray], decode_rows: int) -> None:
+    """Write a step of a fixed shape without rows: padding writes nothing, attends to nothing, and its tokens are discarded."""
+    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms", "kept", "blocks", "top_k", "min_p"):
+        into[name][:] = 0
+    into["top_p"][:] = 1
+    into["slots"][:] = -1
+    into["row_slots"][:] = into["sampled"][:] = row_slots.padding
+    into["cu_seqlens"][:] = np.minimum(np.arange(len(into["cu_seqlens"])), decode_rows)
+    into["cells"][:] = row_slots.waste * row_slots.width
 
 
-def _fill_tokens(step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int) -> None:
-    rows, tokens, taken = len(step.order), step.tokens, np.array(step.row_slots, np.int64)
-    fill_flat(step.order, taken, step.starts, step.takes, row_slots, block_size, into)
-    into["row_slots"][:rows] = taken
-    into["lengths"][:rows] = step.starts + step.takes
-    into["cu_seqlens"][: rows + 1] = np.append(np.cumsum(step.takes) - step.takes, tokens)
+def _fill_tokens(
+    step: StepLayout,
+    row_slots: RowSlots,
+    into: dict[str, np.ndarray],
+    block_size: int,
+    rows: np.ndarray,
+    tokens: np.ndarray | None = None,
+) -> None:
+    """Write the tokens of rows to the indices `rows`, and to the flat `tokens`, or one after another."""
+    taken = np.array(step.row_slots, np.int64)
+    fill_flat(step.order, taken, step.starts, step.takes, row_slots, block_size, into, tokens, rows)
+    into["row_slots"][rows] = taken
+    into["lengths"][rows] = step.starts + step.takes
     into["cells"][: len(step.cells)] = step.cells
     into["blocks"][: len(step.cells)] = step.blocks
 
@@ -181,25 +210,35 @@ def fill_flat(
     block_size: int,
     into: Mapping[str, np.ndarray],
     places: np.ndarray | None = None,
+    rows: np.ndarray | None = None,
 ) -> None:
-    """Write flat tokens: `takes` of each work from position `starts` on, of rows in the row slots `taken`; to `places`, or one after
-    another."""
+    """Write flat tokens: `takes` of each work from position `starts` on, of rows in the row slots `taken`; to `places`, and what is said
+    of rows to `rows`, or one after another."""
     positions = np.arange(takes.sum()) + np.repeat(starts - (np.cumsum(takes) - takes), takes)
     owners = np.repeat(taken, takes)
     begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
     where = slice(len(positions)) if places is None else places
-    into["ids"][where] = _ids(row_inputs, taken.tolist(), starts.tolist(), takes.tolist())
+    into["ids"][where] = _ids(row_inputs, taken, starts, takes, row_slots)
     into["positions"][where] = positions
     into["slots"][where] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
-    into["begun"][: len(row_inputs)] = np.where(_begins(starts, takes, block_size), begun, 0)
+    into["begun"][slice(len(row_inputs)) if rows is None else rows] = np.where(_begins(starts, takes, block_size), begun, 0)
 
 
-def _ids(row_inputs: Sequence[RowInput], taken: Sequence[int], starts: Sequence[int], takes: Sequence[int]) -> list[int]:
-    """Flat token ids; one that the host has not read yet is given by its row slot."""
+def _ids(
+    row_inputs: Sequence[RowInput], taken: np.ndarray, starts: np.ndarray, takes: np.ndarray, row_slots: RowSlots
+) -> np.ndarray | list[int]:
+    """Flat token ids; one that the device sampled is given by its row slot."""
+    on_device = row_slots.newest_on_device[taken] & (takes == 1)
+    if on_device.all():
+        found: np.ndarray = -1 - taken
+        return found
     ids: list[int] = []
-    for row_input, row_slot, start, take in zip(row_inputs, taken, starts, takes, strict=True):
+    each = zip(row_inputs, taken.tolist(), starts.tolist(), takes.tolist(), on_device.tolist(), strict=True)
+    for row_input, row_slot, start, take, known in each:
         tokens = row_input.row.tokens
-        if take > 1 + len(row_input.drafts):
+        if known:
+            ids.append(-1 - row_slot)
+        elif take > 1 + len(row_input.drafts):
             ids += tokens[start : start + take]
         else:
             ids.append(tokens[start] if start < len(tokens) else -1 - row_slot)
@@ -214,15 +253,18 @@ def _begins(starts: np.ndarray, takes: np.ndarray, block_size: int) -> np.ndarra
     return filled
 
 
-def _fill_sampling(step: StepLayout, rows: list[int], row_slots: RowSlots, into: dict[str, np.ndarray]) -> None:
-    """Write the sampling inputs of these rows."""
-    chosen = np.array([step.row_slots[row] for row in rows], np.int64)
+def _fill_sampling(
+    step: StepLayout, rows: np.ndarray, row_slots: RowSlots, into: dict[str, np.ndarray], places: np.ndarray
+) -> None:
+    """Write the sampling inputs of these rows of the step to `places`."""
+    chosen = np.array(step.row_slots, np.int64)[rows]
     temperatures = row_slots.temperatures[chosen]
-    into["sampled"][: len(rows)] = chosen
-    into["temperatures"][: len(rows)] = temperatures
-    into["uniforms"][: len(rows)] = 0
-    drawing = np.flatnonzero(temperatures > 0).tolist()
-    if drawing:
-        row_inputs = [step.order[rows[place]] for place in drawing]
-        positions = [row_input.start + row_input.take for row_input in row_inputs]
-        into["uniforms"][drawing] = uniforms([row_input.row.request.sampling.seed for row_input in row_inputs], positions)
+    into["sampled"][places] = chosen
+    into["temperatures"][places] = temperatures
+    for name in ("top_k", "top_p", "min_p"):
+        into[name][places] = getattr(row_slots, name)[chosen]
+    into["uniforms"][places] = 0
+    drawing = np.flatnonzero(temperatures > 0)
+    if len(drawing):
+        positions = (step.starts + step.takes)[rows][drawing]
+        into["uniforms"][places[drawing]] = uniforms(row_slots.seeds[chosen[drawing]], positions)

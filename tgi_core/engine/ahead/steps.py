@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend.batch_tracker import RowInput
-from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs
+from tgi_core.engine.ahead.graphs import Bucket, StepGraphs
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
 from tgi_core.engine.ahead.program import StepProgram
@@ -45,20 +45,20 @@ class DeviceSteps:
         self, runner: CapturableRunner, queue: DeviceQueue, device: torch.device, max_rows: int, width: int, vocab_size: int
     ) -> None:
         self._queue, self._device, self._block_size = queue, device, runner.block_size
-        self._row_slots = RowSlots(max_rows, width, vocab_size)
         self._program = StepProgram(runner, queue.sampler(), max_rows + 2, width, device)
+        self._row_slots = RowSlots(max_rows, width, vocab_size, lambda row: self._program.samples(row, vocab_size))
         most = Layout(Counts.of_decode(max_rows), self._program.precision)
         self._staging = Staging(queue, most.words, max_rows)
         self._max_rows = max_rows
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: StepGraphs | None = None
 
-    def use_graphs(self) -> DecodeGraphs | str:
+    def use_graphs(self) -> StepGraphs | str:
         """Allocate buffers for captured steps, which the caller captures; or why the device has no graphs."""
         capturer = self._queue.graphs()
         if isinstance(capturer, str):
             return capturer
         parts = (self._program, self._queue, capturer, self._row_slots)
-        self.graphs = DecodeGraphs(*parts, self._max_rows, self._block_size, self._device)
+        self.graphs = StepGraphs(*parts, self._max_rows, self._block_size, self._device)
         return self.graphs
 
     @property
@@ -75,10 +75,12 @@ class DeviceSteps:
         step = lay_out_step(row_inputs, self._row_slots, live, self._block_size)
         try:
             bucket = self._bucket(step)
-            return self._run_eagerly(step, place) if bucket is None else self._replay(step, place, bucket)
+            given = self._run_eagerly(step, place) if bucket is None else self._replay(step, place, bucket)
         except BaseException:
             self._row_slots.forget(step.row_slots)
             raise
+        self._row_slots.note_sampled(step.row_slots, step.plain_rows)
+        return given
 
     def forget(self, given: InFlightStep) -> None:
         """Record that a step failed on the device, so that its rows' tables there are unknown."""
@@ -91,7 +93,13 @@ class DeviceSteps:
 
     def _bucket(self, step: StepLayout) -> Bucket | None:
         """The captured shape to replay for a step, if there is one."""
-        if self.graphs is None or not step.decodes or step.scored.places or len(step.cells) > len(step.order):
+        if self.graphs is None:
+            return None
+        if not step.decodes:
+            rows = step.decode_rows
+            parts = (rows, len(step.order) - rows, step.tokens - rows, len(step.cells))
+            return self.graphs.mixed_bucket(*parts) if step.mixes else None
+        if step.scored.places or len(step.cells) > len(step.order):
             return None
         full = bool(step.waiting) or (step.draws and not self._program.lean_draws)
         return self.graphs.bucket(len(step.order), full)
@@ -115,15 +123,16 @@ class DeviceSteps:
         return self._submit(given, results, work)
 
     def _replay(self, step: StepLayout, place: StagingBuffer, bucket: Bucket) -> InFlightStep:
-        """Replay a decode step: one copy in, one call, one copy out."""
+        """Replay a captured step: one copy in, one call, one copy out."""
         graphs = self.graphs
         if graphs is None:
             raise RuntimeError("a bucket without graphs")
-        layout, memory = graphs.layout(bucket.rows), graphs.memory
-        words, results = place.inputs(layout.words), place.results(bucket.rows)
-        fill_fixed(step, self._row_slots, layout.host(words), self._block_size)
-        rows = {row_input.row.request.id: row for row, row_input in enumerate(step.order)}
-        given = place.step = InFlightStep(step, step.plain_rows, rows)
+        layout, memory = graphs.layout(bucket), graphs.memory
+        words, results = place.inputs(layout.words), place.results(bucket.logits)
+        rows = fill_fixed(step, self._row_slots, layout.host(words), self._block_size, bucket.rows)
+        ids = [row_input.row.request.id for row_input in step.order] if step.waiting else []
+        last = dict(zip(ids, rows.tolist(), strict=False))
+        given = place.step = InFlightStep(step, rows[step.plain_rows].tolist(), last)
 
         @torch.inference_mode()
         def work() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from tgi_core.backend import Capacity, Memory, OutputOptions, Progress, Request, Sampling, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
-from tgi_core.engine.ahead.graphs import Bucket, DecodeGraphs, buckets
+from tgi_core.engine.ahead.graphs import Bucket, StepGraphs
 from tgi_core.engine.ahead.steps import DeviceSteps
 from tgi_core.engine.memory import default_limits
 
@@ -33,11 +33,11 @@ def warm_up(
     capacity = device.now(lambda: runner.reserve(plan, shares))
     steps = device.steps(runner, capacity.max_rows, capacity.max_row_tokens)
     graphs = device.graphs(steps) if captures else ""
-    if isinstance(graphs, DecodeGraphs):
-        wanted = buckets(capacity.max_rows)
-        progress("capturing graphs", 0, len(wanted), "step")
-        for done, _ in enumerate(graphs.capture(wanted), 1):
-            progress("capturing graphs", done, len(wanted), "step")
+    if isinstance(graphs, StepGraphs):
+        wanted = len(graphs.wanted)
+        progress("capturing graphs", 0, wanted, "step")
+        for done, _ in enumerate(graphs.capture(), 1):
+            progress("capturing graphs", done, wanted, "step")
     for share in capacity.memory:
         _log.info("memory plan: %s %.1f MiB", share.name, share.num_bytes / 2**20)
     progress("warming up", 1, 1, "step")
@@ -60,7 +60,7 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in row_inputs]
     shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows * (1 + plan.draft))))]
     if captures:
-        shares.append(Memory("graphs", _graph_bytes(device, steps, rows)))
+        shares.append(Memory("graphs", _graph_bytes(device, steps)))
     steps.release()
     runner.release()
     return tuple(shares)
@@ -70,21 +70,19 @@ def _kinds(rows: int, row_tokens: int, block_size: int) -> Iterator[list[RowInpu
     """Small steps of every kind that eager steps have kernels of their own for, so that no request waits for a compile: a row of one token
     with few positions before it, or with so many that they are split, alone and beside a prompt of few tokens."""
     for start in sorted({min(positions, row_tokens - 1) for positions in (1, SPLIT_POSITIONS)}):
-        decoding = _probe_inputs(1, 1, block_size, start)
-        yield decoding
+        yield _probe_inputs(1, 1, block_size, start)
         if rows > 1 and row_tokens > 1:
-            yield decoding + _probe_inputs(1, 2, block_size, first_id=2)
+            yield _probe_inputs(1, 1, block_size, start) + _probe_inputs(1, 2, block_size, first_id=2)
 
 
-def _graph_bytes(device: QueuedDevice, steps: DeviceSteps, rows: int) -> int:
+def _graph_bytes(device: QueuedDevice, steps: DeviceSteps) -> int:
     """The memory of all graphs: the largest allocates the shared pool, and each other one is assumed to add what the second adds."""
     graphs = device.graphs(steps)
     if isinstance(graphs, str):
         return 0
-    wanted = buckets(rows)
-    captures = graphs.capture(wanted[:2])
-    kept = [device.queue.measured(partial(_advance, captures)).kept for _ in wanted[:2]]
-    return graphs.num_bytes + kept[0] + (len(wanted) - 1) * kept[-1]
+    captures = graphs.capture(graphs.wanted[:2])
+    kept = [device.queue.measured(partial(_advance, captures)).kept for _ in graphs.wanted[:2]]
+    return graphs.num_bytes + kept[0] + (len(graphs.wanted) - 1) * kept[-1]
 
 
 def _advance(captures: Iterator[Bucket]) -> None:

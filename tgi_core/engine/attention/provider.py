@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerShape, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
-from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.metadata import StepArrays, StepMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,14 @@ class AttentionProvider(Protocol):
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [heads, tokens, width], over keys and values in the cache → [tokens, heads, value width]."""
+
+
+@runtime_checkable
+class ArrayAttention(Protocol):
+    """A provider that computes attention from the arrays of a step alone, so that steps with prompts can be captured too."""
+
+    def attend_rows(self, query: Tensor, cache: Any, step: StepArrays, parameters: AttentionParameters) -> Tensor:
+        """`AttentionProvider.attend`, from the step's arrays. Never synchronizes."""
 
 
 @runtime_checkable
