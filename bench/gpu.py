@@ -1,6 +1,7 @@
 """Correctness and speed of the CUDA backend on one device, in at most nine minutes.
 
-    python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER] [--wheels FOLDER]
+    python bench/gpu.py [--out FILE] [--minutes 9] [--only SECTION …] [--folder FOLDER] [--wheels FOLDER] [--logs FOLDER]
+    python bench/gpu.py --first-day              what must hold on a device that nothing of ours has run on, then speed
     python bench/gpu.py --device cpu --small     the same code on the CPU backend, with tiny problems
 
 It needs Python with torch and its friends. What is not installed of this repository is installed into a temporary folder from the wheels
@@ -55,7 +56,7 @@ class Section:
 
 
 SECTIONS = (
-    Section("conformance", 30, 90),
+    Section("conformance L1", 30, 90),
     Section("kernels", 15, 40),
     Section("attention", 15, 35),
     Section("qwen3-0.6b", 25, 65),
@@ -64,6 +65,18 @@ SECTIONS = (
     Section("transformers qwen3-0.6b", 25, 40),
     Section("llama-3.1-8b", 60, 80),
     Section("transformers llama-3.1-8b", 40, 45),
+)
+FIRST_DAY = (
+    Section("ceilings", 10, 15),
+    Section("self-checks", 20, 60),
+    Section("random steps", 20, 65),
+    Section("openings", 10, 30),
+    Section("recovery", 15, 30),
+    Section("far offsets", 10, 25),
+    Section("conformance L3", 60, 115),
+    Section("batches llama-3.1-8b", 45, 70),
+    Section("sampled qwen3-0.6b", 25, 40),
+    Section("sanitizer", 30, 60),
 )
 MINUTES = 9.0
 """For all sections, with their ends and what lies between them."""
@@ -82,7 +95,9 @@ def main() -> int:
             print(f"bench/gpu.py: {reason}", file=sys.stderr)
             return 1
         signal.signal(signal.SIGTERM, _stop)
-        _run_all(options, options.folder or Path(scratch), deadline)
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        _run_all(options, folder, deadline)
     print(f"written to {options.out}")
     return 0
 
@@ -100,7 +115,7 @@ def _run_all(options: argparse.Namespace, folder: Path, deadline: float) -> None
         **_versions(options),
         "sections": found,
     }
-    for section in SECTIONS:
+    for section in FIRST_DAY if options.first_day else SECTIONS:
         if not options.only or section.name in options.only:
             found[section.name] = _run(section, options, folder, deadline)
             print(_table(section.name, found[section.name]), flush=True)
@@ -116,9 +131,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="run tiny problems to test the script")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="time limit for all sections together")
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="directory with this repository's wheels")
-    parser.add_argument("--only", nargs="+", choices=[section.name for section in SECTIONS], help="run only these sections")
+    names = sorted({section.name for section in (*SECTIONS, *FIRST_DAY)})
+    parser.add_argument("--first-day", action="store_true", help="run the sections for a device that nothing of ours has run on")
+    parser.add_argument("--only", nargs="+", choices=names, help="run only these sections")
     parser.add_argument("--out", type=Path, default=Path("gpu-bench.json"))
     parser.add_argument("--folder", type=Path, help="directory for models; default: a temporary one")
+    parser.add_argument("--logs", type=Path, help="directory for what each section printed")
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -151,10 +169,14 @@ def _run(section: Section, options: argparse.Namespace, folder: Path, deadline: 
     with tempfile.TemporaryFile("w+") as log:
         reason = run_group(command, log, limit)
         taken = round(time.monotonic() - started, 1)
+        log.seek(0)
+        printed = log.read()
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+            (options.logs / f"{section.name.replace(' ', '-')}.log").write_text(printed)
         if out.exists():
             return {**json.loads(out.read_text()), "seconds": taken}
-        log.seek(0)
-        said = [line for line in log.read().splitlines() if line.strip()]
+        said = [line for line in printed.splitlines() if line.strip()]
     return {"status": "not run", "reason": f"{reason}: {said[-1][:300] if said else 'it said nothing'}", "seconds": taken}
 
 
@@ -176,13 +198,25 @@ def _child(options: argparse.Namespace) -> int:
 
 def _work(name: str) -> Callable[[Any], Any]:
     """Return the function that runs a section."""
-    from bench.gpu_parts import conformance, engines, http, kernels
+    from bench.gpu_parts import conformance, engines, http, kernels, random_steps, recovery, self_checks
 
-    kind, _, model = name.rpartition(" ")
-    if kind == "transformers":
-        return lambda place: engines.transformers(place, model)
-    simple = {
+    kind, _, last = name.rpartition(" ")
+    of_kind = {
+        "transformers": engines.transformers,
+        "batches": engines.batches,
+        "sampled": engines.sampled,
         "conformance": conformance.granted,
+    }
+    if kind in of_kind:
+        return lambda place: of_kind[kind](place, last)
+    simple = {
+        "ceilings": self_checks.ceilings,
+        "self-checks": self_checks.all_kernels,
+        "far offsets": self_checks.far_offsets,
+        "random steps": random_steps.equal_tokens,
+        "openings": engines.openings,
+        "recovery": recovery.recovery,
+        "sanitizer": recovery.sanitizer,
         "kernels": kernels.check,
         "attention": kernels.speed,
         "ablations": engines.ablations,

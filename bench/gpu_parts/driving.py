@@ -9,13 +9,16 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bench.gpu_parts.place import Place, quiet
-from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, Request, Step, WarmupPlan
+from tgi_core.backend import EMPTY, Capacity, Kernel, OpenOptions, Request, Sampling, Step, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
+
+GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ def drawn(count: int, low: int, high: int) -> list[Lengths]:
 
 
 class Driver:
-    """A warmed-up session. Rows end by length; sampling is greedy."""
+    """A warmed-up session. Rows end by length."""
 
     def __init__(self, place: Place, model: Path, rows: int, row_tokens: int, step_tokens: int) -> None:
         started = time.perf_counter()
@@ -50,9 +53,9 @@ class Driver:
         """How the model runs on this device."""
         return self.session.capabilities().kernels
 
-    def run(self, wanted: Sequence[Lengths]) -> float:
+    def run(self, wanted: Sequence[Lengths], sampling: Sampling = GREEDY) -> float:
         """Seconds from the first request to the last token."""
-        waiting, unread = deque(self._requests(wanted)), deque[Step]()
+        waiting, unread = deque(self._requests(wanted, sampling)), deque[Step]()
         live: dict[int, int] = {}
         handle = EMPTY
         started = time.perf_counter()
@@ -78,7 +81,7 @@ class Driver:
         self.session.close()
         gc.collect()  # models contain reference cycles that keep device memory alive
 
-    def _requests(self, wanted: Sequence[Lengths]) -> Iterator[tuple[Request, int]]:
+    def _requests(self, wanted: Sequence[Lengths], sampling: Sampling) -> Iterator[tuple[Request, int]]:
         size, first = self.capacity.groups[0].block_size, 1
         for lengths in wanted:
             count = -(-(lengths.prompt + lengths.new) // size)
@@ -86,9 +89,10 @@ class Driver:
                 raise ValueError(
                     f"{len(wanted)} requests need more than the {self.capacity.groups[0].num_blocks} blocks there are"
                 )
-            tokens = tuple((31 * self._next_id + 7 * i) % 500 + 3 for i in range(lengths.prompt))
+            tokens = tuple((31 * self._next_id + 7 * i) % 240 + 3 for i in range(lengths.prompt))
             blocks = (tuple(range(first, first + count)),)
-            yield Request(self._next_id, tokens, lengths.prompt, 0, blocks, lengths.prompt), lengths.new
+            seeded = replace(sampling, seed=self._next_id)
+            yield Request(self._next_id, tokens, lengths.prompt, 0, blocks, lengths.prompt, seeded), lengths.new
             self._next_id, first = self._next_id + 1, first + count
 
     def _admitted(self, waiting: deque[tuple[Request, int]], live: int) -> list[tuple[Request, int]]:
@@ -99,6 +103,27 @@ class Driver:
             left -= waiting[0][0].take
             batch.append(waiting.popleft())
         return batch
+
+
+@contextmanager
+def compiles() -> Iterator[list[str]]:
+    """The kernels that Triton compiles, or loads from its cache, for the first time while the block runs, by name."""
+    found: list[str] = []
+    try:
+        from triton import knobs
+    except ImportError:
+        yield found
+        return
+
+    def note(*, src: Any, **details: object) -> None:
+        found.append(src.name)
+
+    # Not `runtime.jit_post_compile_hook`: with that one set, Triton writes all constants as JSON, which shapes of attention are not.
+    before, knobs.compilation.listener = knobs.compilation.listener, note
+    try:
+        yield found
+    finally:
+        knobs.compilation.listener = before
 
 
 @contextmanager

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import cProfile
+import io
 import os
+import pstats
 import time
+from pathlib import Path
 from typing import Any
 
+import tgi_conformance
 import torch
 
 from bench.gpu_parts.driving import Driver, Lengths, drawn, switched
 from bench.gpu_parts.models import make
 from bench.gpu_parts.place import Figures, Place
+from tgi_core.backend import Sampling
 
 REQUESTS, LOW, HIGH = 256, 100, 1024
 SINGLE = Lengths(500, 256)
@@ -54,6 +60,59 @@ def throughput(place: Place, name: str) -> Figures:
     }
     found |= {f"kernel {kernel.part}": f"{kernel.name} {kernel.reason}".strip() for kernel in driver.kernels}
     driver.close()
+    return found
+
+
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "drawn": Sampling(do_sample=True, temperature=0.8),
+    "top-p 0.9, top-k 50": Sampling(do_sample=True, temperature=0.8, top_p=0.9, top_k=50),
+    "repetition penalty 1.1": Sampling(do_sample=True, temperature=0.8, repetition_penalty=1.1),
+}
+
+
+def sampled(place: Place, name: str = "qwen3-0.6b") -> Figures:
+    """All requests at once, by what they ask of sampling."""
+    driver = open_driver(place, name)
+    wanted = [Lengths(8, 8 if place.small else 64)] * (_SMALL_REQUESTS if place.small else REQUESTS)
+    found: Figures = {}
+    for label, sampling in SAMPLINGS.items():
+        driver.run(wanted[:4], sampling)
+        found[f"{len(wanted)} requests, {label}, tokens/s made"] = sum(each.new for each in wanted) / driver.run(wanted, sampling)
+    driver.close()
+    return found
+
+
+def batches(place: Place, name: str = "llama-3.1-8b") -> Figures:
+    """Milliseconds per decode step by rows, after prompts of 128 tokens."""
+    driver = open_driver(place, name)
+    found: Figures = {"opened, s": driver.opened_s, "warmed up, s": driver.warmed_s}
+    for rows in (1, 2) if place.small else (1, 32, 256):
+        prompt, new = (4, 8) if place.small else (128, 64)
+        driver.run([Lengths(prompt, 2)] * rows)
+        started = driver.run([Lengths(prompt, 1)] * rows)
+        found[f"{rows} rows, ms per decode step"] = (driver.run([Lengths(prompt, 1 + new)] * rows) - started) / new * 1e3
+        found[f"{rows} rows, prompts of {prompt}, ms"] = started * 1e3
+    found |= {f"kernel {kernel.part}": f"{kernel.name} {kernel.reason}".strip() for kernel in driver.kernels}
+    driver.close()
+    return found
+
+
+def openings(place: Place) -> Figures:
+    """Seconds to open and to warm up the suite's tiny model, three times in one process, and where the last time went."""
+    model = Path(tgi_conformance.__file__).with_name("golden") / "models" / "llama"
+    found: Figures = {}
+    for number in (1, 2, 3):
+        profile = cProfile.Profile()
+        if number == 3:
+            profile.enable()
+        driver = Driver(place, model, 8, 256, 256)
+        profile.disable()
+        found[f"opening {number}, s"], found[f"warm-up {number}, s"] = driver.opened_s, driver.warmed_s
+        driver.close()
+    told = io.StringIO()
+    pstats.Stats(profile, stream=told).sort_stats("cumulative").print_stats(45)
+    print(told.getvalue(), flush=True)
     return found
 
 

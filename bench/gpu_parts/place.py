@@ -63,3 +63,9 @@ def seconds(device: torch.device, work: Callable[[], Any], repeats: int = 20) ->
 
 def quiet(what: str, done: int, total: int, unit: str) -> None:
     """Ignore progress."""
+
+
+def release_cached(device: torch.device) -> None:
+    """Give memory that torch keeps for later back to the device, where there is such memory."""
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()

@@ -52,11 +52,11 @@ def render(chips: Mapping[str, Mapping[str, Result]]) -> str:
 
 
 def summary(chips: Mapping[str, Mapping[str, Result]]) -> str:
-    """Ours ÷ the best other engine, a line per processor and model."""
+    """Our speed divided by that of the fastest other engine: one line per processor and model."""
     sizes = "1 / 8 / 32"
     heads = ["SmolLM2-135M's shape", f"decode, batch {sizes}", f"prefill, batch {sizes}", f"HTTP, {sizes} clients"]
     lines = ([_title(parts), *tables.against_best(parts)] for parts in chips.values())
-    return f"Ours ÷ the best of the others in tokens per second:\n\n{tables.table(heads, lines)}"
+    return f"Our tokens per second, divided by those of the fastest other engine:\n\n{tables.table(heads, lines)}"
 
 
 def _chip(name: str, parts: Mapping[str, Result]) -> str:
@@ -104,7 +104,7 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-_TABLE = re.compile(r"Ours ÷ the best.*?\n\n(\|.*\n)+")
+_TABLE = re.compile(r"Our tokens per second, divided.*?\n\n(\|.*\n)+")
 _SECTIONS: dict[str, Callable[[Result], str]] = {
     "offline-135m": tables.engines,
     "offline-500m": tables.engines,

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = [sys.executable, str(ROOT / "bench/gpu.py")]
 MISSING = "not installed: fastapi, httptools, uvicorn"
-SECTIONS = ["conformance", "kernels", "attention", "qwen3-0.6b", "ablations"]
+SECTIONS = ["conformance L1", "kernels", "attention", "qwen3-0.6b", "ablations"]
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def test_the_whole_path_on_a_bare_machine(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["small"] and found["date"] and found["devices"] and found["versions"]["tgi-backend-cpu"] == "0.1.0"
     assert [name for name, section in found["sections"].items() if section["status"] == "done"] == SECTIONS, found
-    assert found["sections"]["conformance"]["figures"]["level L0"] == "granted"
+    assert found["sections"]["conformance L1"]["figures"]["level L0"] == "granted"
     assert set(found["sections"]["kernels"]["figures"].values()) == {"agrees with float32", "TGI_CPU_KERNELS=torch"}
     assert found["sections"]["http"] == {**found["sections"]["http"], "status": "not run", "reason": MISSING}
 
@@ -90,8 +90,24 @@ def test_a_section_without_time_is_told(tmp_path: Path) -> None:
 
 def test_sections_fit_in_the_limit() -> None:
     """All sections at their limits, and three seconds to end each, take no longer than the run may, which is one call of nine minutes."""
-    assert sum(section.most + 3 for section in gpu.SECTIONS) <= gpu.MINUTES * 60 <= 540
-    assert all(section.needs <= section.most for section in gpu.SECTIONS)
+    for sections in (gpu.SECTIONS, gpu.FIRST_DAY):
+        assert sum(section.most + 3 for section in sections) <= gpu.MINUTES * 60 <= 540
+        assert all(section.needs <= section.most for section in sections)
+
+
+def test_a_first_day(tmp_path: Path) -> None:
+    """What must hold on a new device yields its findings on the CPU backend too: tokens are equal by every way of running."""
+    names = ["random steps", "far offsets", "openings", "batches llama-3.1-8b", "sampled qwen3-0.6b"]
+    done = run("--device", "cpu", "--small", "--first-day", "--only", *names, "--logs", str(tmp_path / "logs"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    sections = _sections(tmp_path)
+    assert {name: sections[name]["status"] for name in names} == dict.fromkeys(names, "done"), sections
+    equal = [
+        str(value) for name, value in sections["random steps"]["figures"].items() if name.endswith(("off", "torch's operators"))
+    ]
+    assert len(equal) == 9 and all(value.startswith("equal, ") for value in equal), equal
+    assert all(str(value).startswith("equal ") for value in sections["far offsets"]["figures"].values())
+    assert len(list((tmp_path / "logs").iterdir())) == len(names)
 
 
 SLEEPER = """
