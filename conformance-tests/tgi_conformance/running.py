@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tgi_conformance.child import TIME_LIMIT_S, ImportReport, probe_in_child
 from tgi_conformance.clause import Clause
-from tgi_conformance.clause_order import run_clauses
+from tgi_conformance.clause_order import Selection, run_clauses, run_clauses_together
 from tgi_conformance.clauses import CLAUSES
 from tgi_conformance.known import KnownFailure, apply
 from tgi_conformance.result import Result
@@ -27,6 +27,8 @@ class Plan:
     wanted: Callable[[Clause], bool]
     known: dict[str, KnownFailure]
     today: datetime.date
+    processes: int = 1
+    """How many clauses run at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +54,22 @@ def perform(plan: Plan, subject: Subject, listener: RunListener) -> tuple[list[t
     """Run every wanted clause; the others are NOT RUN."""
     seen = probe_in_child(subject.target.entry.module, min(TIME_LIMIT_S, plan.time_limit_s)) if subject.target.entry else None
     found = probed(seen)
-    worker = Worker(replace(plan.settings, seen=seen), plan.time_limit_s)
-    results = []
+    workers = [Worker(replace(plan.settings, seen=seen), plan.time_limit_s) for _ in range(plan.processes)]
+    selection = Selection(plan.wanted, plan.keep_going, found.absent)
+    results = {}
     try:
-        runs = run_clauses(
-            CLAUSES, worker, wanted=plan.wanted, keep_going=plan.keep_going, absent=found.absent, starting=listener.starting
-        )
+        if len(workers) == 1:
+            runs = run_clauses(CLAUSES, workers[0], selection, starting=listener.starting)
+        else:
+            runs = run_clauses_together(CLAUSES, workers, selection, starting=listener.starting)
         for clause, result in runs:
             judged = apply(result, plan.known.get(clause.id), plan.today)
             listener.result(clause, judged)
-            results.append((clause, judged))
+            results[clause.id] = judged
     finally:
-        worker.close()
-    return results, found
+        for worker in workers:
+            worker.close()
+    return [(clause, results[clause.id]) for clause in CLAUSES], found
 
 
 def probed(seen: ImportReport | None) -> ProbedDevices:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tgi_conformance.clause import Clause
-from tgi_conformance.clause_order import run_clauses
+from tgi_conformance.clause_order import Selection, run_clauses, run_clauses_together
 from tgi_conformance.known import InvalidKnownFailures, KnownFailure, apply, read_known
 from tgi_conformance.report import document, grading
 from tgi_conformance.report.registry import registry
@@ -110,9 +112,29 @@ def test_gates(failing: str, options: dict[str, Any], tried: list[str]) -> None:
     def attempt(item: Clause) -> Result:
         return Result(item.id, Verdict.FAIL if item.id == failing else Verdict.PASS)
 
-    results = list(run_clauses(COURSE, attempt, **options))
-    assert [item.id for item, result in results if result.verdict is not Verdict.NOT_RUN] == tried
-    assert all(result.message for _, result in results if result.verdict is Verdict.NOT_RUN)
+    for results in (
+        list(run_clauses(COURSE, attempt, Selection(**options))),
+        sorted(run_clauses_together(COURSE, [attempt], Selection(**options)), key=lambda pair: pair[0].id),
+    ):
+        assert [item.id for item, result in results if result.verdict is not Verdict.NOT_RUN] == tried
+        assert all(result.message for _, result in results if result.verdict is Verdict.NOT_RUN)
+
+
+def test_clauses_at_a_time() -> None:
+    """As many clauses run at a time as there are processes for them, each of which runs one."""
+    together, busy = threading.Barrier(3), [0, 0, 0]
+
+    def attempt(number: int, item: Clause) -> Result:
+        busy[number] += 1
+        assert busy[number] == 1
+        together.wait(60)  # until all three run something
+        busy[number] -= 1
+        return Result(item.id, Verdict.PASS)
+
+    runs = [clause(f"h.{number}", Level.L1) for number in range(9)]
+    results = dict(run_clauses_together(runs, [partial(attempt, number) for number in range(3)]))
+    assert sorted(item.id for item in results) == [item.id for item in runs]
+    assert {result.verdict for result in results.values()} == {Verdict.PASS}
 
 
 def test_a_device_that_hangs_ends_the_run() -> None:

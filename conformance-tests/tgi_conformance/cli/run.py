@@ -57,6 +57,13 @@ if TYPE_CHECKING:
 @click.option(
     "--time-limit", type=click.FloatRange(1), default=300.0, show_default=True, help="Time limit of one clause in seconds."
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="How many clauses to run at a time, each with sessions of its own on the same device.",
+)
 @click.option("--keep-going", is_flag=True, help="Run higher levels even if a lower one failed.")
 def command(
     backend: str,
@@ -73,6 +80,7 @@ def command(
     seed: int,
     effort: float,
     time_limit: float,
+    processes: int,
     keep_going: bool,
 ) -> None:
     """Run the clauses on a backend. Exit status 0 if the level is granted, or with --only if nothing failed."""
@@ -85,7 +93,7 @@ def command(
     subject = _subject(backend, model, dtype)
     known = _known(known_file)
     settings = Settings(backend, str(model) if model else None, dtype, seed, effort)
-    plan = Plan(settings, time_limit, keep_going, _wanted(level.upper(), only), known, datetime.date.today())
+    plan = Plan(settings, time_limit, keep_going, _wanted(level.upper(), only), known, datetime.date.today(), processes)
     begun = time.monotonic()
     reporter = make_reporter(subject.target.name, sum(map(plan.wanted, CLAUSES)), failures)
     with reporter:
