@@ -93,20 +93,20 @@ class Settings(ModelSettings):
     )
     engine: str = setting(
         "local",
-        "Where shards run: local starts them on this machine, ray on the nodes of a Ray cluster; requires the ray extra.",
+        "Where shards run: local starts them on this machine; ray starts them on the nodes of a Ray cluster and requires the ray extra.",
         "Shard",
         choices=("local", "ray"),
         scope=Scope.SERVE,
     )
     ray_resources: str | None = setting(
         None,
-        "What each rank takes of a Ray node's resources, such as GPU=1,CPU=4. Default: CPU=1, on a cluster without accelerators.",
+        "Ray resources of each rank, such as GPU=1,CPU=4. Default: CPU=1; must be set on a cluster with accelerators.",
         "Shard",
         scope=Scope.SERVE,
     )
     replicas: int = setting(
         1,
-        "Number of replicas of the model, each in a shard of its own. Each request goes to the one that is expected to be done first.",
+        "Number of replicas of the model, each in its own shard. Each request goes to the replica that is expected to finish it first.",
         "Shard",
         minimum=1,
         maximum=1024,
@@ -114,7 +114,7 @@ class Settings(ModelSettings):
     )
     min_replicas: int | None = setting(
         None,
-        "Minimum number of replicas when there is little to do; 0 leaves none until a request comes. Default: --replicas.",
+        "Minimum number of replicas at low load; 0 closes the last one when it is idle, until the next request. Default: --replicas.",
         "Shard",
         minimum=0,
         maximum=1024,
@@ -122,7 +122,7 @@ class Settings(ModelSettings):
     )
     max_replicas: int | None = setting(
         None,
-        "Maximum number of replicas when requests wait. Default: --replicas.",
+        "Maximum number of replicas at high load. Default: --replicas.",
         "Shard",
         minimum=1,
         maximum=1024,
@@ -133,14 +133,14 @@ class Settings(ModelSettings):
     )
     scale_down_delay: float = setting(
         300.0,
-        "Seconds during which the other replicas must have had room for all requests before one is closed.",
+        "Seconds for which the other replicas must have had room for all requests before one is closed.",
         "Shard",
         minimum=0.0,
         scope=Scope.SERVE,
     )
     on_shard_loss: str = setting(
         "continue",
-        "What happens to running requests when their shard is lost: continue them on another one or on the restarted one, or fail them.",
+        "What to do with running requests when their shard is lost: continue them on another shard or the restarted one, or fail them.",
         "Shard",
         choices=("continue", "fail"),
     )
@@ -187,7 +187,7 @@ class Settings(ModelSettings):
     payload_limit: int = setting(2_000_000, "Maximum request body size in bytes.", "HTTP", minimum=1)
     total_payload_limit: int | None = setting(
         None,
-        "Maximum bytes of incomplete request bodies held at once; beyond it the slowest uploads get 503. Default: 32 × --payload-limit.",
+        "Maximum total size of incomplete request bodies in bytes; above it, the slowest uploads get 503. Default: 32 × --payload-limit.",
         "HTTP",
         minimum=1,
     )
@@ -198,7 +198,7 @@ class Settings(ModelSettings):
     )
     drain_delay: float = setting(
         5.0,
-        "Seconds after SIGTERM during which new requests are still accepted, so that load balancers can notice.",
+        "Seconds after SIGTERM during which new requests are still accepted, so that load balancers can stop sending them.",
         "HTTP",
         minimum=0.0,
     )
@@ -215,7 +215,7 @@ class Settings(ModelSettings):
     compute_type: str | None = setting(
         None, "Value of the x-compute-type response header. Default: number and kind of devices.", "HTTP"
     )
-    ui: bool = setting(True, "Serve a page at /ui on which people can chat with the model and watch the server.", "HTTP")
+    ui: bool = setting(True, "Serve a page at /ui for chatting with the model and monitoring the server.", "HTTP")
     ngrok: bool = setting(False, "Expose the server through an ngrok tunnel; requires the ngrok extra.", "HTTP")
     ngrok_authtoken: str | None = setting(None, "ngrok authentication token.", "HTTP", secret=True)
     ngrok_edge: str | None = setting(None, "ngrok edge to attach to. Default: an address assigned by ngrok.", "HTTP")
@@ -300,7 +300,7 @@ class Settings(ModelSettings):
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of draft tokens per request and step. Output is the same without them. Default: the number of heads of "
+        "Maximum number of draft tokens per request and step. They do not change the output. Default: the number of heads of "
         "Medusa or an MLPSpeculator, 4 for EAGLE-3 and draft models, otherwise 0 (off).",
         "Scheduling",
         minimum=0,

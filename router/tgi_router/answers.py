@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
 Logprob = float | None
-"""None stands for minus infinity, which JSON cannot represent."""
+"""None means minus infinity, which JSON cannot represent."""
 Reason = Literal["length", "eos_token", "stop_sequence"]
 
 LOGPROB = "Log probability of the token; null for minus infinity and for the first token of a prompt."

@@ -37,7 +37,7 @@ class MessageRendering:
         self._id = f"msg_{token_hex(12)}"
 
     def begin(self) -> bytes:
-        """Nothing: the first event has the number of cached tokens, which the first step tells."""
+        """Render nothing: the first event contains the number of cached tokens, which is known only after the first step."""
         return b""
 
     def events(self, choice: Choice, generation: Generation) -> bytes:

@@ -21,8 +21,8 @@ class _Body:
 
 
 class BodyBuffers:
-    """Accounts for buffered bytes. Over the limit, large bodies with the oldest progress are evicted first: bodies that are held
-    back on purpose, not those that keep arriving. Complete bodies are never evicted."""
+    """Accounts for buffered bytes. Over the limit, large bodies that have made no progress for the longest time are evicted
+    first: bodies that are held back on purpose, not those that keep arriving. Complete bodies are never evicted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -34,7 +34,7 @@ _Given = TypeVar("_Given")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A chat, and the headers that name what the client does not get."""
+    """A chat, and the headers that name the fields that are not honoured."""
 
     body: ChatBody
     warnings: Mapping[str, str]

@@ -64,7 +64,7 @@ class KServeRoutes:
     async def model(self, request: Request) -> Response:
         """Describe the model.
 
-        Returns the name and version from the path. Any name is accepted and stands for the served model.
+        Returns the name and version from the path. Any name is accepted and selects the served model.
         """
         name, version = request.path_params["model"], request.path_params.get("version", "1")
         return _json({"name": name, "version": version, "extensions": ["infer", "ready"]})

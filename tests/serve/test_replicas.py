@@ -36,7 +36,7 @@ def test_kills_and_a_rolling_replacement_under_load() -> None:
     undisturbed one. `/info` and the metrics tell what each replica went through, and nothing is left."""
     with three(rows=16, step_ms=5) as server:
         pid = server.child.pid
-        killing = lambda: asyncio.ensure_future(kill_one_after_another(pid, 4, 1.0, random.Random(0)))  # noqa: E731
+        killing = lambda: asyncio.ensure_future(kill_one_after_another(server.url, pid, 4, 1.0, random.Random(0)))  # noqa: E731
         killed = asyncio.run(disturb(server.url, 24, killing, 0.5))
         replaced = asyncio.run(disturb(server.url, 24, lambda: asyncio.ensure_future(replace_all(server.url, pid)), 0.5))
         assert (killed.wrong, replaced.wrong) == ([], []) and min(killed.answers, replaced.answers) >= 24

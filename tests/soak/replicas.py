@@ -128,19 +128,26 @@ async def _measure(
     begun, tokens = time.monotonic(), load.tokens
     await disturbance()
     during = (load.tokens - tokens) / (time.monotonic() - begun)
-    while not all(each["phase"] == "serving" for each in (await client.get("/info")).json()["replicas"]):
-        await asyncio.sleep(0.05)
+    await all_serving(client)
     await load.rate(calm_s / 4)
     after = await load.rate(calm_s)
     load.end()
     return before, during, after
 
 
-async def kill_one_after_another(server: int, kills: int, every_s: float, chance: random.Random) -> None:
-    """Kill a shard so many times, at a fixed pace; one that lives."""
-    for _ in range(kills):
-        os.kill(chance.choice([pid for pid in shards(server) if lives(pid)]), signal.SIGKILL)
-        await asyncio.sleep(every_s)
+async def all_serving(client: httpx.AsyncClient) -> None:
+    """Wait until every replica serves."""
+    while not all(each["phase"] == "serving" for each in (await client.get("/info")).json()["replicas"]):
+        await asyncio.sleep(0.05)
+
+
+async def kill_one_after_another(url: str, server: int, kills: int, every_s: float, chance: random.Random) -> None:
+    """Kill a shard so many times, at this pace or slower: not before all of them serve again, so that each kill is a loss."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        for _ in range(kills):
+            await all_serving(client)
+            os.kill(chance.choice([pid for pid in shards(server) if lives(pid)]), signal.SIGKILL)
+            await asyncio.sleep(every_s)
 
 
 async def replace_all(url: str, server: int) -> None:
@@ -172,7 +179,7 @@ def trial(kills: int, every_s: float, streams: int, step_ms: int = 80) -> list[s
             disturb(
                 server.url,
                 streams,
-                lambda: asyncio.ensure_future(kill_one_after_another(pid, kills, every_s, random.Random(0))),
+                lambda: asyncio.ensure_future(kill_one_after_another(server.url, pid, kills, every_s, random.Random(0))),
                 calm_s=20.0,
             )
         )

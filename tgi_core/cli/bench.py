@@ -68,7 +68,7 @@ _OPTIONS = (
     click.option("--api-key", envvar="API_KEY", show_envvar=True, help="API key, sent as a bearer token."),
     click.option("--body", default="{}", metavar="JSON", help="Further fields of every request, as a JSON object."),
     click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True,
-                 help="Ask for all output tokens, even if the model would end before (not in TGI's API)."),
+                 help="Generate all output tokens, even if the model would stop earlier (not in TGI's API)."),
     click.option("--seed", default="0", show_default=True, help="Seed of prompts, lengths and arrivals."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables."),
     click.option("--save", type=_FILE, help="Also write the result as JSON to this file, for `tgi bench compare`."),
@@ -93,7 +93,7 @@ def _measurement(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("bench")
 def command() -> None:
-    """Measure a server of TGI's or OpenAI's API, and compare results."""
+    """Measure a server with TGI's or OpenAI's API, and compare results."""
 
 
 @command.command("batch")
@@ -103,7 +103,7 @@ def command() -> None:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Measurements of each batch size.")
 @_measurement
 def batch(common: Common, batches: str, prompt_tokens: int, output_tokens: int, rounds: int) -> None:
-    """Measure prefill and decode of the server at URL by batch size: so many requests at once, each on a connection of its own."""
+    """Measure prefill and decode of the server at URL by batch size. A batch's requests are sent at once, each on its own connection."""
     from tgi_core.benchmark import batches as measuring
     from tgi_core.benchmark.dashboard import dashboard
     from tgi_core.benchmark.load import LoadError
@@ -126,7 +126,7 @@ def batch(common: Common, batches: str, prompt_tokens: int, output_tokens: int, 
 
 @command.command("load")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second, at random times (a Poisson process).")
-@click.option("--clients", type=click.IntRange(1), help="Instead of a rate: so many clients, each with one request at a time.")
+@click.option("--clients", type=click.IntRange(1), help="Instead of --rate: number of clients, each with one request at a time.")
 @click.option("--requests", type=click.IntRange(1), help="Number of requests. Default: 100, or all of the dataset.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Instead of --requests: seconds at the given rate.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="JSON Lines, JSON or CSV file of requests; see docs/bench.md.")
@@ -142,7 +142,7 @@ def batch(common: Common, batches: str, prompt_tokens: int, output_tokens: int, 
 def load(common: Common, rate: float | None, clients: int | None, patience: float, slo: tuple[str, ...], **work: Any) -> None:
     """Measure the server at URL under load: percentiles of latencies, throughput, and goodput under objectives.
 
-    With --rate, requests are sent at their times, whether or not earlier ones are answered. A trace in CSV has times of its own.
+    With --rate, requests are sent on schedule, whether or not earlier ones are answered. A CSV trace has its own arrival times.
     """
     from tgi_core.benchmark.dashboard import dashboard
     from tgi_core.benchmark.latencies import answers, parse_objectives, summary
@@ -209,7 +209,9 @@ def _jobs(
 @click.argument("second", type=_FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--plot", type=_FILE, help="Also draw both results: a file that ends with .svg or .html.")
-@click.option("--max-loss", type=click.FloatRange(0), metavar="PERCENT", help="Exit with status 1 if a figure is worse by more.")
+@click.option(
+    "--max-loss", type=click.FloatRange(0), metavar="PERCENT", help="Exit with status 1 if a figure is worse by more than this."
+)
 def compare(first: Path, second: Path, as_json: bool, plot: Path | None, max_loss: float | None) -> None:
     """Compare the results in two files of `--save`, figure by figure. Figures whose rounds overlap are within noise."""
     from tgi_core.benchmark.comparison import changes, differences, table

@@ -44,7 +44,7 @@ def command(
     is started on this machine. Default: the small bundled demo model.
 
     \b
-    Ctrl-C stops an answer; Ctrl-D or /exit ends the program. /help lists the commands.
+    Ctrl-C stops an answer; Ctrl-D or /exit exits. /help lists the commands.
     Flags after -- are those of tgi serve: tgi chat MODEL -- --dtype bfloat16
     """
     from tgi_core.cli.chat_client import ChatClient

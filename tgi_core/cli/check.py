@@ -32,10 +32,10 @@ _UNITS = {
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @settings_options()
 def command(model: str | None, memory: str | None, alternatives: bool, as_json: bool, resolved: Resolved) -> None:
-    """Say whether MODEL fits this machine, and how it would run, from its config and the headers of its weights. MODEL and all settings
-    are those of `tgi serve`. The exit status is 1 if it does not fit.
+    """Report whether MODEL fits on this machine and how it would run, from its config and the headers of its weight files. MODEL and
+    all settings are those of `tgi serve`. The exit status is 1 if it does not fit.
 
-    It shows the memory plan, how many requests of which length the KV cache holds, and which kernels would run, with the reasons.
+    The report has the memory plan, how many requests of which length the KV cache holds, and which kernels would run, and why.
     """
     from tgi_core.cli.fit import examine, sections
 

@@ -1,6 +1,6 @@
-"""Several shards of one model behind one router: which of them serves a request, and who continues it when that one is lost.
+"""Several shards of one model behind one router: which one serves a request, and which continues it if that shard is lost.
 
-`placement` decides, without I/O and without a clock, so that simulations run the very code that serves; `pool` carries it out, and
+`placement` decides, without I/O and without a clock, so that simulations run the server's own code; `pool` executes the decisions, and
 opens and closes replicas as `autoscaling` says.
 """
 

@@ -1,4 +1,4 @@
-"""How many replicas there should be: more while requests wait, fewer once those that are left have room for everything."""
+"""How many replicas to run: more while requests wait, fewer once the remaining ones have room for all requests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PoolLoad:
 
 
 class Autoscaler:
-    """Decides once in a while. Pure: the caller has the clock."""
+    """Decides each time it is called. Pure: the caller has the clock."""
 
     def __init__(self, rules: ScalingRules) -> None:
         self._rules = rules
         self._roomy_since: float | None = None
 
     def decide(self, load: PoolLoad, now: float) -> int:
-        """Return 1 to open a replica, -1 to close one, 0 to leave it at that."""
+        """Return 1 to open a replica, -1 to close one, 0 to change nothing."""
         rules = self._rules
         if load.open < rules.least or (load.longest_wait is not None and self._short(load)):
             self._roomy_since = None

@@ -1,4 +1,4 @@
-"""Which replicas have which prefixes in their caches."""
+"""Which replicas have which prefixes cached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Holders:
         return len(self._bits)
 
     def of(self, key: bytes) -> int:
-        """Return the replicas that hold a block; bit n stands for replica n."""
+        """Return the replicas that hold a block, as a bit set: bit n is replica n."""
         return self._bits.get(key, 0)
 
     def add(self, key: bytes, bit: int) -> None:
@@ -30,7 +30,7 @@ class Holders:
         self._bits[key] = self._bits.get(key, 0) | bit
 
     def remove(self, key: bytes, bit: int) -> None:
-        """Record that a replica holds a block no longer."""
+        """Record that a replica no longer holds a block."""
         left = self._bits.get(key, 0) & ~bit
         if left:
             self._bits[key] = left

@@ -1,4 +1,4 @@
-"""Metrics of each replica, besides those of all together."""
+"""Metrics of each replica, in addition to their sums."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which replica serves a request: the one that is expected to have done it first.
+"""Which replica serves a request: the one that is expected to finish it first.
 
 Work is counted in tokens. A replica has the prompts that wait, as far as they are not in its cache, and half of the answers that its
 requests are expected to get; the new request adds what the replica's cache lacks of its prompt, and waits for blocks that are not free. A
-replica whose steps take longer than the others' counts each token for more. The least sum wins. So the longest prefix hit decides
+replica whose steps take longer than the others' counts each token for more. The lowest sum wins. So the longest prefix hit decides
 between replicas that are about equally busy, and a busy replica loses a request as soon as computing its prompt again is cheaper than
 waiting.
 
@@ -72,7 +72,7 @@ class _Load:
 
 
 class Placement:
-    """Chooses replicas for requests, and keeps account of their work. Replicas are numbered from 0. Single-threaded."""
+    """Chooses replicas for requests, and tracks their work. Replicas are numbered from 0. Single-threaded."""
 
     def __init__(self, block_size: int, holders: Holders | None = None) -> None:
         self.holders = Holders() if holders is None else holders
@@ -154,7 +154,7 @@ class Placement:
         return self._order[-1][1]
 
     def worth_moving(self, charge: Charge, to: int, tokens: int, keys: list[bytes]) -> Choice | None:
-        """Return the choice of the replica `to` for a waiting request of `tokens` tokens, if it is expected to be done earlier there."""
+        """Return the choice of the replica `to` for a waiting request of `tokens` tokens, if it is expected to finish earlier there."""
         choice = Choice(to, self.holders.depth(keys, 1 << to) * self._block_size)
         cost = self._cost(self._loads[to], tokens - choice.hit, charge.answer)
         return choice if cost < self._loads[charge.replica].work else None

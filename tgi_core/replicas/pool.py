@@ -33,8 +33,8 @@ _MOST_LOSSES = 1
 
 
 class ReplicaPool:
-    """The replicas of one server, on one event loop. `lifecycle` is the server's: it serves while any replica does. The limits of the
-    queue in `options` are those of all replicas together.
+    """The replicas of one server, on one event loop. `lifecycle` is the server's: the server serves while any replica does. The limits of
+    the queue in `options` are those of all replicas together.
 
     `join` adds a replica; at least one must have been attached to its loop before anything else is called.
     """
@@ -156,7 +156,7 @@ class ReplicaPool:
 
     async def replace_all(self, reason: str) -> None:
         """Replace the shards of all replicas, one after another, each once another one serves. Their requests continue on the others.
-        If a shard does not come back, those that follow stay as they are."""
+        If a shard does not start again, the remaining ones are not replaced."""
         for replica in self.replicas:
             if replica.parked:
                 continue

@@ -1,4 +1,4 @@
-"""Queue, continuous batching, block accounting and prefix reuse."""
+"""Request queue, continuous batching, KV block accounting and prefix reuse."""
 
 from tgi_core.scheduler.events import Event, Snapshot, Started
 from tgi_core.scheduler.loop import SchedulerLoop

@@ -1,8 +1,8 @@
 """Speculation: which rows get drafts for the next step, from which source, and how many.
 
-A draft is worth its cost while it is likely to be accepted and the step does not take much longer for it. Both are measured: the share
+A draft is worth its cost if it is likely to be accepted and does not make the step much longer. Both are measured: the share
 of drafts from each source that were accepted lately, of a row and of all, and the time that a draft adds to a step of as many rows.
-Drafts that are not expected to pay only run as probes: one for a row whose turn it is, in a small share of the time of all rows.
+Drafts that are not expected to save time only run as probes: one row at a time, for a small fraction of the total time.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Drafter:
         return found
 
     def worth_waiting(self, sequence: Sequence) -> bool:
-        """Return whether a row with an unread token should rather sit out and get drafts after that is read."""
+        """Return whether a row with an unread token should skip the step, to get drafts once that token is read."""
         row, size = sequence.speculation, len(sequence.tokens)
         if row is None or size < row.again:
             return False

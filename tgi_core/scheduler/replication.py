@@ -1,4 +1,4 @@
-"""What a scheduler's loop tells those who place requests on several shards."""
+"""What a scheduler's loop reports to the placement of requests on several shards."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class Replication(Protocol):
         """A request has ended or has been given up."""
 
     def lost(self) -> None:
-        """The shard is lost and is being replaced. No request has a row any more."""
+        """The shard is lost and is being replaced. No request has a row on it any more."""

@@ -1,4 +1,4 @@
-"""The sources of one row's drafts, and what to expect of them."""
+"""The sources of one row's drafts, and their expected acceptance."""
 
 from __future__ import annotations
 

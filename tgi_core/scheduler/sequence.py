@@ -12,7 +12,7 @@ from tgi_core.scheduler.types import GenerationRequest
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The prompt and the answer so far, and how much of it the launched steps compute.
+    """The prompt and the answer so far, and how many of their tokens the launched steps compute.
 
     `key` identifies the request for its lifetime; `wire_id` identifies its row on the shard, is new each time the request is
     continued, and is 0 while it has no row.

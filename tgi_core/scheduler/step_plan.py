@@ -1,4 +1,4 @@
-"""A step as it is planned: which rows run, how many tokens of each, and what they get for it."""
+"""A planned step: which rows run, how many tokens of each, and which blocks and drafts they get."""
 
 from __future__ import annotations
 

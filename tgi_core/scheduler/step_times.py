@@ -74,8 +74,8 @@ class _Added:
         return max(0.0, self.seconds) / self.count if self.count else 0.0
 
     def note(self, seconds: float, count: int, alone: float) -> None:
-        """Add a step that took so many seconds more than one `alone`. It is capped as those are, else disturbances, which are rare in
-        short steps and frequent in long ones, would all be laid to drafts."""
+        """Add a step that took `seconds` longer than one `alone`. It is capped as those are, else disturbances, which are rare in
+        short steps and frequent in long ones, would all be attributed to drafts."""
         most = _FAR_OFF_ALONE * (alone + self.each * count) - alone if self.count else _FAR_OFF * alone
         self.seconds = (1 - _STEP_WEIGHT) * self.seconds + min(seconds, most)
         self.count = (1 - _STEP_WEIGHT) * self.count + count

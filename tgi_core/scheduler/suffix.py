@@ -1,6 +1,6 @@
-"""Suffix speculation: an answer may go on as an earlier answer did after the same tokens.
+"""Suffix speculation: after the same tokens, an answer may continue like an earlier one.
 
-Agents and batch jobs ask alike again and again. Only answers to requests with the same salt are compared, as in the prefix cache.
+Agents and batch jobs often send similar requests. Only answers to requests with the same salt are compared, as in the prefix cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EarlierAnswers:
         """For each place, the one after the previous pair with the same hash; 0 if there is none."""
 
     def add(self, salt: str, answer: Sequence[int]) -> None:
-        """Add a finished answer. Of one that is longer than the ring, the end is kept."""
+        """Add a finished answer. If it is longer than the ring, only its end is kept."""
         answer = answer[1 - self._size :]
         for index, token in enumerate(answer):
             self._append(token, salt)

@@ -115,7 +115,7 @@ class Constraint:
 
 
 class Minimum:
-    """Keeps one request's text from ending before it has enough tokens: tokens that end it are masked until then."""
+    """Keeps one request's text from ending before it has enough tokens: until then, tokens that end it are masked."""
 
     def __init__(self, tokens: int, without_endings: bytes, everything: bytes) -> None:
         self._left = tokens

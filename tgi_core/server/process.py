@@ -1,4 +1,4 @@
-"""Ties the lifetime of a shard's process to that of its parent, however the parent ends."""
+"""Ties the lifetime of a shard's process to that of its parent, however the parent exits."""
 
 from __future__ import annotations
 

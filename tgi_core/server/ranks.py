@@ -1,7 +1,7 @@
 """Several ranks behind one session: rank 0 sends each verb, with its number, to the others before executing it itself.
 
 The other ranks have only a session: no tokenizer, no grammars. A failure on all ranks alike is an ordinary error. If a rank fails
-alone, or dies, the whole group ends, since a part of the model is lost.
+alone, or dies, the whole group exits, since a part of the model is lost.
 
     rank 0 → others   [number, verb, arguments]      others → rank 0   [number, "failed", kind, message]
                       [number, "agreed", []]                           [number, "done", value]

@@ -57,7 +57,7 @@ class ModelSettings:
     draft_model: str | None = setting(
         None,
         "Model that drafts tokens: a smaller one with the same tokenizer, or speculation heads (Medusa, MLPSpeculator, EAGLE-3); a local "
-        "directory or a Hugging Face Hub id. Default: the heads that --model-id names, if it names any.",
+        "directory or a Hugging Face Hub id. Default: the heads in --model-id, if it is a checkpoint of heads.",
         "Model",
         scope=Scope.SHARD | Scope.DOWNLOAD,
     )
