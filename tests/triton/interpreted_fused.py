@@ -90,11 +90,7 @@ def chosen(logits: Tensor, samplings: list[Sampling], precision: torch.dtype = t
     """Tokens and logprobs by the kernels."""
     temperatures = [s.temperature if s.do_sample else 0.0 for s in samplings]
     uniforms = torch.tensor([uniform(s.seed, 3) for s in samplings], dtype=torch.float32)
-    filters = RowFilters(
-        torch.tensor([s.top_k if s.top_k < logits.shape[-1] else 0 for s in samplings], dtype=torch.int32),
-        torch.tensor([s.top_p for s in samplings], dtype=precision),
-        torch.tensor([s.min_p for s in samplings], dtype=precision),
-    )
+    filters = RowFilters.of(samplings, logits.shape[-1], precision, logits.device)
     sampler = TritonSampler(precision)
     tokens, logprobs = sampler.choose(logits, torch.tensor(temperatures, dtype=precision), uniforms, filters)
     return tokens.tolist(), logprobs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tgi_core.backend import Sampling
@@ -22,10 +24,25 @@ class RowFilters:
     min_p: Tensor
     """In the dtype of temperatures, 0 for off."""
 
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], vocab_size: int, precision: torch.dtype, device: torch.device) -> RowFilters:
+        """The filters of rows with these samplings; `precision` is the dtype of temperatures."""
+        values = [row_filters(sampling, vocab_size) for sampling in samplings]
+        dtypes = {"top_k": torch.int32, "top_p": precision, "min_p": precision}
+        return cls(**{name: torch.tensor([row[name] for row in values], dtype=dtypes[name], device=device) for name in NEUTRAL})
 
-_HEADS = tuple(field.name for field in fields(RowFilters))
-_ON_HOST = FieldGroup.of(spec for spec in SAMPLING if not spec.on_device and spec.name not in _HEADS)
-"""Every field of the table that no device samples with, one that is added later too."""
+
+NEUTRAL: dict[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What each filter is where it is off."""
+
+
+def row_filters(sampling: Sampling, vocab_size: int) -> dict[str, float]:
+    """One row's filters by name; a top-k that keeps the whole vocabulary is off."""
+    return {"top_k": sampling.top_k if sampling.top_k < vocab_size else 0, "top_p": sampling.top_p, "min_p": sampling.min_p}
+
+
+_ON_HOST = FieldGroup.of(spec for spec in SAMPLING if not spec.on_device and spec.name not in NEUTRAL)
+"""Fields that no device sampler implements, including any that are added later."""
 
 
 def keeps_head(row: RowState) -> bool:

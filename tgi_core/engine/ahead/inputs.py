@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.ahead.buffer_layout import BufferLayout
-from tgi_core.engine.row_filters import RowFilters
+from tgi_core.engine.row_filters import NEUTRAL, RowFilters
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +130,5 @@ class Layout:
         for name in _PRECISE:
             views[name] = views[name].view(self._precision)
         views["uniforms"] = views["uniforms"].view(torch.float32)
-        filters = RowFilters(views.pop("top_k"), views.pop("top_p"), views.pop("min_p"))
+        filters = RowFilters(**{name: views.pop(name) for name in NEUTRAL})
         return StepInputs(filters=filters, **views)

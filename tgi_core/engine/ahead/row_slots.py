@@ -8,7 +8,7 @@ import numpy as np
 
 from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.ahead.sampling import seed_words
-from tgi_core.engine.sampler import is_plain
+from tgi_core.engine.row_filters import NEUTRAL, row_filters
 
 
 class RowSlots:
@@ -17,11 +17,11 @@ class RowSlots:
     Two more belong to no row: `padding`, whose table is always empty, and `waste`, for discarded writes.
     """
 
-    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[RowState], bool] | None = None) -> None:
-        """`samples` says whether the device samples a row; by default if its draw or argmax needs nothing else."""
+    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[RowState], bool]) -> None:
+        """`samples` says whether the device samples a row."""
         self.padding, self.waste, self.width = max_rows, max_rows + 1, width
         self._vocab_size = vocab_size
-        self._samples = samples or (lambda row: is_plain(row, vocab_size))
+        self._samples = samples
         self._by_request: dict[int, int] = {}
         self._owners: list[RowState | None] = [None] * max_rows
         self._free = list(range(max_rows))
@@ -34,9 +34,7 @@ class RowSlots:
         self.plain = np.zeros(max_rows + 2, bool)
         """Whether a row is sampled on the device."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
-        self.top_k = np.zeros(max_rows + 2, np.int32)
-        self.top_p = np.ones(max_rows + 2, np.float64)
-        self.min_p = np.zeros(max_rows + 2, np.float64)
+        self.filters = {name: np.full(max_rows + 2, neutral, np.float64) for name, neutral in NEUTRAL.items()}
         self.seeds = np.zeros(max_rows + 2, np.uint64)
         self.newest_on_device = np.zeros(max_rows + 2, bool)
         """Whether the newest token of a row is the one that the device sampled last in its slot."""
@@ -61,8 +59,8 @@ class RowSlots:
         self.reached[row_slot] = 0
         self.plain[row_slot] = self._samples(row) and not row.request.want.prompt_logprobs
         self.temperatures[row_slot] = sampling.temperature if sampling.do_sample else 0.0
-        self.top_k[row_slot] = sampling.top_k if sampling.top_k < self._vocab_size else 0
-        self.top_p[row_slot], self.min_p[row_slot] = sampling.top_p, sampling.min_p
+        for name, value in row_filters(sampling, self._vocab_size).items():
+            self.filters[name][row_slot] = value
         self.seeds[row_slot] = seed_words([sampling.seed])[0]
         self.newest_on_device[row_slot] = False
         return row_slot

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,7 +31,7 @@ def sampler_disagreement(sampler: StepSampler, device: torch.device, vocab_size:
     temperatures = torch.tensor([0.0, 0.7] * (_ROWS // 2), dtype=sampler.precision)
     chances = torch.from_numpy(uniforms(seed_words(range(_ROWS)), np.arange(_ROWS)))
     on_device = [part.to(device) for part in (logits, temperatures, chances)]
-    neutral = _filters([Sampling()] * _ROWS, sampler, device)
+    neutral = RowFilters.of([Sampling()] * _ROWS, vocab_size, sampler.precision, device) if sampler.filters else None
     for drawing in (True,) if sampler.lean_draws else (True, False):  # a lean sampler is always given temperatures
         expected = TorchSampler(sampler.precision).choose(logits, temperatures if drawing else None, chances)
         found = sampler.choose(on_device[0], on_device[1] if drawing else None, on_device[2], neutral)
@@ -44,18 +42,10 @@ def sampler_disagreement(sampler: StepSampler, device: torch.device, vocab_size:
 
 def _filter_disagreement(sampler: StepSampler, device: torch.device, logits: Tensor, chances: Tensor) -> str:
     temperatures = torch.tensor([sampling.temperature for sampling in _FILTERED], dtype=sampler.precision)
-    filters = _filters(_FILTERED, sampler, device)
+    filters = RowFilters.of(_FILTERED, logits.shape[-1], sampler.precision, device)
     found = sampler.choose(logits.to(device), temperatures.to(device), chances.to(device), filters)
     difference = _difference(found, warp(logits.double(), _FILTERED).choose(chances.double()))
     return f"with filters, {difference}" if difference else ""
-
-
-def _filters(samplings: Sequence[Sampling], sampler: StepSampler, device: torch.device) -> RowFilters | None:
-    if not sampler.filters:
-        return None
-    top_k = torch.tensor([sampling.top_k for sampling in samplings], dtype=torch.int32, device=device)
-    shares = torch.tensor([(sampling.top_p, sampling.min_p) for sampling in samplings], dtype=sampler.precision, device=device)
-    return RowFilters(top_k, shares[:, 0].contiguous(), shares[:, 1].contiguous())
 
 
 def _difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> str:

@@ -12,6 +12,7 @@ from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import Counts
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.sampling import uniforms
+from tgi_core.engine.row_filters import NEUTRAL
 from tgi_core.engine.runner import ScoredPrompts
 
 
@@ -175,9 +176,10 @@ def fill_fixed(
 
 def pad(row_slots: RowSlots, into: dict[str, np.ndarray], decode_rows: int) -> None:
     """Write a step of a fixed shape without rows: padding writes nothing, attends to nothing, and its tokens are discarded."""
-    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms", "kept", "blocks", "top_k", "min_p"):
+    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms", "kept", "blocks"):
         into[name][:] = 0
-    into["top_p"][:] = 1
+    for name, neutral in NEUTRAL.items():
+        into[name][:] = neutral
     into["slots"][:] = -1
     into["row_slots"][:] = into["sampled"][:] = row_slots.padding
     into["cu_seqlens"][:] = np.minimum(np.arange(len(into["cu_seqlens"])), decode_rows)
@@ -261,8 +263,8 @@ def _fill_sampling(
     temperatures = row_slots.temperatures[chosen]
     into["sampled"][places] = chosen
     into["temperatures"][places] = temperatures
-    for name in ("top_k", "top_p", "min_p"):
-        into[name][places] = getattr(row_slots, name)[chosen]
+    for name, values in row_slots.filters.items():
+        into[name][places] = values[chosen]
     into["uniforms"][places] = 0
     drawing = np.flatnonzero(temperatures > 0)
     if len(drawing):

@@ -74,6 +74,59 @@ def _weight(
     return tl.sum(found, axis=0)
 
 
+@triton.jit
+def _cut_at_count(
+    logits: tl.tensor, count: tl.tensor, vocabulary: tl.tensor, CHUNK: tl.constexpr, BITS: tl.constexpr
+) -> tl.tensor:
+    """The highest rank that at least `count` tokens reach."""
+    cut, bit = tl.full((), 0, tl.uint32), tl.full((), 1 << (BITS - 1), tl.uint32)
+    for _ in range(BITS):
+        higher = cut | bit
+        bit = bit >> 1
+        cut = tl.where(_count(logits, higher, vocabulary, CHUNK, BITS) >= count, higher, cut)
+    return cut
+
+
+@triton.jit
+def _cut_at_weight(
+    logits: tl.tensor,
+    target: tl.tensor,
+    lower: tl.tensor,
+    top: tl.tensor,
+    coolness: tl.tensor,
+    vocabulary: tl.tensor,
+    CHUNK: tl.constexpr,
+    BITS: tl.constexpr,
+) -> tl.tensor:
+    """The highest rank, at least `lower`, from which on tokens weigh at least `target`."""
+    cut, bit = tl.full((), 0, tl.uint32), tl.full((), 1 << (BITS - 1), tl.uint32)
+    for _ in range(BITS):
+        higher = cut | bit
+        bit = bit >> 1
+        enough = _weight(logits, higher, top, coolness, vocabulary, CHUNK, BITS) >= target
+        cut = tl.where(enough | (higher <= lower), higher, cut)
+    return cut
+
+
+@triton.jit
+def _lowest_likely(
+    logits: tl.tensor,
+    share: tl.tensor,
+    top: tl.tensor,
+    coolness: tl.tensor,
+    vocabulary: tl.tensor,
+    CHUNK: tl.constexpr,
+    BITS: tl.constexpr,
+) -> tl.tensor:
+    """The lowest rank whose tokens are at least `share` times as likely as the most likely one."""
+    floor = tl.full((CHUNK,), 0xFFFFFFFF, tl.uint32)
+    for start in range(0, vocabulary, CHUNK):
+        values, rank = _ranked(logits, start + tl.arange(0, CHUNK), vocabulary, BITS)
+        likely = (rank > 0) & (tl.exp((values.to(coolness.dtype) - top) * coolness) >= share)
+        floor = tl.minimum(floor, tl.where(likely, rank, 0xFFFFFFFF))
+    return tl.min(floor, axis=0)
+
+
 @triton.jit(do_not_specialize_on_alignment=["temperatures", "top_ks", "top_ps", "min_ps"])
 def filter_kernel(
     logits: tl.tensor,  # [rows, vocabulary], `stride` apart
@@ -104,36 +157,21 @@ def filter_kernel(
         top = tl.max(peaks, axis=0).to(coolness.dtype)
         cut, kept = tl.full((), 0, tl.uint32), vocabulary  # rank 0 is no token's
         if count > 0:
-            bit = tl.full((), 1 << (BITS - 1), tl.uint32)
-            for _ in range(BITS):
-                higher = cut | bit
-                bit = bit >> 1
-                cut = tl.where(_count(logits, higher, vocabulary, CHUNK, BITS) >= count, higher, cut)
+            cut = _cut_at_count(logits, count, vocabulary, CHUNK, BITS)
             kept = count - _count(logits, cut + 1, vocabulary, CHUNK, BITS)
         if mass < 1:
             above = _weight(logits, cut + 1, top, coolness, vocabulary, CHUNK, BITS)
             each = tl.exp((_value(logits, cut, vocabulary, CHUNK, BITS).to(coolness.dtype) - top) * coolness)
             target = mass * (above + tl.where(cut > 0, each * kept, 0.0))
-            lower, cut = cut, tl.full((), 0, tl.uint32)
-            bit = tl.full((), 1 << (BITS - 1), tl.uint32)
-            for _ in range(BITS):
-                higher = cut | bit
-                bit = bit >> 1
-                enough = _weight(logits, higher, top, coolness, vocabulary, CHUNK, BITS) >= target
-                cut = tl.where(enough | (higher <= lower), higher, cut)
+            lower, cut = cut, _cut_at_weight(logits, target, cut, top, coolness, vocabulary, CHUNK, BITS)
             above = _weight(logits, cut + 1, top, coolness, vocabulary, CHUNK, BITS)
             distance = (_value(logits, cut, vocabulary, CHUNK, BITS).to(coolness.dtype) - top) * coolness
-            needed = tl.ceil((target - above) * tl.exp(-distance))  # a division would be off by less, and spill registers
-            needed = tl.minimum(tl.maximum(needed - 1.0, 1.0), vocabulary)
+            needed = tl.ceil((target - above) * tl.exp(-distance))  # a 64-bit division would spill registers
+            needed = tl.minimum(tl.maximum(needed - 1.0, 1.0), vocabulary)  # the product may be one too high
             needed = tl.where(above + needed * tl.exp(distance) < target, needed + 1.0, needed).to(tl.int32)
             kept = tl.where(cut > lower, needed, tl.minimum(needed, kept))
         if share > 0:
-            floor = tl.full((CHUNK,), 0xFFFFFFFF, tl.uint32)
-            for start in range(0, vocabulary, CHUNK):
-                values, rank = _ranked(logits, start + tl.arange(0, CHUNK), vocabulary, BITS)
-                likely = (rank > 0) & (tl.exp((values.to(coolness.dtype) - top) * coolness) >= share)
-                floor = tl.minimum(floor, tl.where(likely, rank, 0xFFFFFFFF))
-            lowest = tl.min(floor, axis=0)
+            lowest = _lowest_likely(logits, share, top, coolness, vocabulary, CHUNK, BITS)
             kept = tl.where(lowest > cut, vocabulary, kept)
             cut = tl.maximum(cut, lowest)
         value = _value(logits, cut, vocabulary, CHUNK, BITS)
