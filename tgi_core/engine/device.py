@@ -78,7 +78,7 @@ class TablePlan:
     """How a device would run a decoder's table, as far as it is known before weights are loaded.
 
     `spare_blocks` are blocks of the cache beside those of rows; `maps_embedding` says that the embedding stays in its file if that has the
-    model's dtype; `token_bytes`: see `ModelShape`.
+    model's dtype; `token_bytes`: see `ModelShape`; `padding_bytes` are what dense weights take beyond their elements.
     """
 
     kernels: tuple[Kernel, ...]
@@ -87,6 +87,7 @@ class TablePlan:
     spare_blocks: int
     maps_embedding: bool = False
     token_bytes: int | None = None
+    padding_bytes: int = 0
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from tgi_backend_cpu.interface import Layer, Layout, Linear, Model, Panels, Segm
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
 from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.sampling import NativeSampler
+from tgi_backend_cpu.table_sizes import has_fused_rope, workspace_bytes
 from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape
@@ -46,22 +47,6 @@ def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
 def step_kernel(table: DecoderTable) -> Kernel:
     """What runs the steps of a table."""
     return Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step")
-
-
-def has_fused_rope(table: DecoderTable) -> bool:
-    """Whether the GEMM of queries, keys and values rotates the heads: whole heads, in whole blocks, without a norm before RoPE."""
-    return table.rotary.size == table.head_size and table.head_size % 32 == 0 and not table.query_norm
-
-
-def workspace_bytes(table: DecoderTable, dtype: torch.dtype, ranks: int = 0) -> int:
-    """Bytes of the workspace per token of a step whose tokens are all wanted, as those of a scored prompt are: `Workspace::make_room` in
-    `native/step.h`. `ranks`: of adapters together."""
-    queries = table.heads * table.head_size
-    every, size = queries + 2 * table.kv_heads * table.head_size, dtype.itemsize
-    floats = 2 * table.hidden + table.rotary.size + (0 if has_fused_rope(table) else every)
-    if ranks:
-        floats += ranks + max(every, table.hidden, 2 * table.intermediate)
-    return 4 * floats + size * (every + 2 * queries + table.hidden + table.intermediate)
 
 
 class PackedDecoder:

@@ -10,11 +10,12 @@ import torch
 from tgi_backend_cpu.adapters import NativeLoraKernel
 from tgi_backend_cpu.attention import NativeAttention
 from tgi_backend_cpu.choosing import open_kernels
-from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel, workspace_bytes
+from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel
 from tgi_backend_cpu.kernels import Arena
 from tgi_backend_cpu.limits import memory_limit
 from tgi_backend_cpu.linear.native import NativeLinears
 from tgi_backend_cpu.linear.onednn import OneDnnLinears
+from tgi_backend_cpu.table_sizes import padding_bytes, workspace_bytes
 from tgi_core.backend import Kernel, Progress, Unsupported
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
@@ -105,6 +106,7 @@ class CpuKit:
             0,
             maps_embedding=True,
             token_bytes=workspace_bytes(table, dtype),
+            padding_bytes=padding_bytes(self.kernels, table, dtype),
         )
 
     def queue(self) -> None:

@@ -46,9 +46,11 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
     table, dtype = weights.table, weights.dtype
     plan = kit.plan_table(table, dtype)
     linears = Linears(kit.linears(), kit.device)
-    samples, saved = WeightSamples(linears, dtype, weights.quantize), 0
+    samples, dense, packed = WeightSamples(linears, dtype, weights.quantize, padded=False), 0, 0
     for stored, inner in weights.linears():
-        saved += stored.num_elements * dtype.itemsize - samples.stored_bytes(stored, inner)
+        dense += stored.num_elements * dtype.itemsize
+        packed += samples.stored_bytes(stored, inner)
+    saved = dense - packed - round(plan.padding_bytes * packed / dense)
     weight_bytes = weights.bytes_beside(saved) if plan.maps_embedding else weights.num_bytes - saved
     shape = ModelShape(
         dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes, token_bytes=plan.token_bytes

@@ -16,6 +16,8 @@ from tgi_core.engine.weights.mapped import DTYPES
 
 ROWS = 1024
 """Rows of a sample at most; all rows of a weight take the same memory."""
+FULL_PANELS = 960
+"""Rows that fill the panels that kernels pack weights into."""
 SPREAD = 0.02
 """Standard deviation of the values, about that of trained weights: how well they compress depends on it."""
 
@@ -23,15 +25,17 @@ SPREAD = 0.02
 class WeightSamples:
     """Measures weights of a model that runs in `dtype`, by loading samples into `linears`."""
 
-    def __init__(self, linears: Linears, dtype: torch.dtype, quantize: str) -> None:
-        """`quantize` as in OpenOptions."""
+    def __init__(self, linears: Linears, dtype: torch.dtype, quantize: str, padded: bool = True) -> None:
+        """`quantize` as in OpenOptions. `padded`: whether bytes are those of single weights, each padded to whole panels."""
         self._linears, self._dtype, self._quantize = linears, dtype, quantize
+        self._rows = None if padded else FULL_PANELS
         self._shares: dict[object, float] = {}
         self._generator = torch.Generator().manual_seed(0)
 
     def plain_bytes(self, shape: tuple[int, int], inner: bool) -> int:
         """Bytes of a plain weight [out, in]; `inner` ones are rounded if weights are quantized at load."""
-        return self._num_bytes(shape, (shape[1], inner), lambda: self._plain(shape, inner))
+        sample = self._rows or min(shape[0], ROWS), shape[1]
+        return self._num_bytes(shape, (sample, inner), lambda: self._plain(sample, inner))
 
     def stored_bytes(self, stored: StoredWeight, inner: bool) -> int:
         """The same of a weight in a checkpoint, in any format."""
@@ -48,7 +52,7 @@ class WeightSamples:
         return round(self._shares[kind] * shape[0] * shape[1] * self._dtype.itemsize)
 
     def _plain(self, shape: tuple[int, int], inner: bool) -> Weight:
-        matrix = torch.randn(min(shape[0], ROWS), shape[1], generator=self._generator) * SPREAD
+        matrix = torch.randn(*shape, generator=self._generator) * SPREAD
         if inner and self._quantize:
             return rounded(matrix, self._quantize, self._dtype)
         return Dense.of(matrix.to(self._dtype))
@@ -60,7 +64,7 @@ class WeightSamples:
                 raise ValueError("not quantized")
             return stored.format.unpack(self._parts(stored.parts, stored.shape[1]), self._dtype)
         except (ValueError, RuntimeError):
-            return self._plain((stored.shape[0], stored.shape[1]), inner=False)
+            return self._plain((min(stored.shape[0], ROWS), stored.shape[1]), inner=False)
 
     def _parts(self, entries: Mapping[str, TensorEntry], columns: int) -> dict[str, Tensor]:
         groups = max((entry.shape[0] for part, entry in entries.items() if "scale" in part and entry.shape), default=1)

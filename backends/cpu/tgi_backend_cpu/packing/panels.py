@@ -14,6 +14,13 @@ from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_core.engine.quantization.weight import Weight
 
 
+def panel_sizes(kernels: Kernels, half: bool, panels: Panels, columns: int, depth: int) -> tuple[int, int]:
+    """The number of dense panels of a weight [columns, depth] with elements of two bytes, or four, and the bytes of a panel."""
+    count, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+    kernels.call.tgi_packed_size(half, panels, columns, depth, ctypes.byref(count), ctypes.byref(panel_bytes))
+    return count.value, panel_bytes.value
+
+
 class Unpacked:
     """Weights [out, in] to be packed as the `count` panels of one GEMM, of `panel_bytes` each in the dense layout."""
 
@@ -32,9 +39,7 @@ class Unpacked:
 
     def sizes(self, half: bool, depth: int) -> tuple[int, int]:
         """The number of panels with `depth` elements per row, two bytes each or four, and the bytes of a panel."""
-        count, panel_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        self.kernels.call.tgi_packed_size(half, self.panels, self.columns, depth, ctypes.byref(count), ctypes.byref(panel_bytes))
-        return count.value, panel_bytes.value
+        return panel_sizes(self.kernels, half, self.panels, self.columns, depth)
 
     def write(self, to: int) -> None:
         """Write dense panels to an address."""
