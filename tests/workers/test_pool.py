@@ -51,6 +51,16 @@ async def test_killed_while_idle() -> None:
         assert int(await pool.ask(b"pid")) != first
 
 
+async def test_all_killed_while_idle() -> None:
+    """Whatever kills all idle workers at once, as a lack of memory may, costs no request."""
+    async with opened(size=3) as pool:
+        found = {int(pid) for pid in await asyncio.gather(*(pool.ask(b"pid") for _ in range(3)))}
+        assert len(found) == 3
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        assert int(await pool.ask(b"pid")) not in found
+
+
 @pytest.mark.parametrize("end", ["kill", "abort", "segfault", "exit"])
 async def test_lost_in_the_middle(tmp_path: Path, end: str) -> None:
     """A request whose worker dies is answered by the next one."""
