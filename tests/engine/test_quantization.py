@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -202,12 +203,16 @@ def test_rounding_to_nearest(kind: str, inputs: int, most: float) -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("model_type", ["llama", "phi3", "mixtral"])
-def test_quantized_at_load(model_type: str, quantize: str, tmp_path: Path) -> None:
+def test_quantized_at_load(model_type: str, tied: bool, quantize: str, tmp_path: Path) -> None:
     """A plain checkpoint runs as one would that held the rounded weights: from its table, or by transformers' modules. The session says
-    that it does; embeddings, head and the routers of experts keep their numbers."""
-    folder = save_tiny(model_type, tmp_path / "whole")
+    that it does. The head has eight bits, or all of them with floats of eight bits; embeddings, also tied ones, and the routers of experts
+    keep their numbers."""
+    folder = save_tiny(model_type, tmp_path / "whole", tie_word_embeddings=tied)
     tensors = load_file(folder / "model.safetensors")
+    head = tensors["model.embed_tokens.weight" if tied else "lm_head.weight"]
+    tensors["lm_head.weight"] = head.clone() if quantize == "fp8" else rounded(head, "int8", torch.float32).dequantize()
     for name, value in tensors.items():
         if re.search(r"self_attn\.\w+_proj\.weight$|mlp\.(gate_up|gate|up|down)_proj\.weight$", name):
             tensors[name] = rounded(value, quantize, torch.float32).dequantize()
@@ -215,6 +220,8 @@ def test_quantized_at_load(model_type: str, quantize: str, tmp_path: Path) -> No
     save_file(tensors, tmp_path / "rounded" / "model.safetensors", metadata={"format": "pt"})
     for file in folder.glob("*.json"):
         shutil.copy(file, tmp_path / "rounded")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "rounded" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
     session, capacity = open_cpu(folder, dtype="float32", quantize=quantize)
     assert session.capabilities().quantize == quantize
     assert ragged_schedule(session, capacity) == ragged_schedule(*open_cpu(tmp_path / "rounded", dtype="float32"))

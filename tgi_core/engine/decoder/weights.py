@@ -11,8 +11,9 @@ from torch import Tensor
 from tgi_core.engine.decoder.adapters import TableAdapter
 from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
+from tgi_core.engine.quantization.rounding import head_rounding
 from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
-from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.weights.mapped import DTYPES
 
 _PLAIN = ("F32", "F16", "BF16")
@@ -59,12 +60,12 @@ class DecoderWeights:
         """Drop the files' pages once the weights are packed; an embedding that is a view of a file is read again on access."""
         self._stored.forget()
 
-    def linears(self) -> Iterator[tuple[StoredWeight, bool]]:
-        """The weights of linear layers, and whether each is inside the model, where weights may be quantized at load: the head is not."""
+    def linears(self) -> Iterator[tuple[StoredWeight, str]]:
+        """The weights of linear layers, and what each is rounded to at load; "" for none."""
         embedding, names = f"{self._prefix}embed_tokens.weight", self._linear_names()
         for name in sorted(names - {embedding, "lm_head.weight"}):
-            yield self._stored.by_name[name], True
-        yield self._stored.by_name[embedding if self.table.tied else "lm_head.weight"], False
+            yield self._stored.by_name[name], self.quantize
+        yield self._stored.by_name[embedding if self.table.tied else "lm_head.weight"], head_rounding(self.quantize)
 
     @property
     def quantize(self) -> str:
@@ -88,9 +89,8 @@ class DecoderWeights:
 
     def head(self) -> Weight:
         """The output layer [vocabulary, hidden]."""
-        if self.table.tied:
-            return Dense.of(self.embedding())
-        return self._stored.weight(self._stored.by_name["lm_head.weight"], self.dtype)
+        stored = self._stored.by_name[f"{self._prefix}embed_tokens.weight" if self.table.tied else "lm_head.weight"]
+        return self._stored.head(stored, self.dtype)
 
     def final_norm(self) -> Tensor:
         """[hidden]."""

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, Pretrained
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
 from tgi_core.engine.models.sources import Source, check_shape, find_sources, keeps_float32
-from tgi_core.engine.quantization.rounding import rounded
+from tgi_core.engine.quantization.rounding import head_rounding, rounded
 from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.quantization.weight import Weight
 
@@ -67,6 +67,7 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
         for name, value in list(model.named_parameters()):
             if is_rounded(model, name):
                 put_weight(model, name, rounded(value.data, stored.quantize, dtype))
+        round_head(model, stored.quantize, dtype)
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 
@@ -183,6 +184,24 @@ def is_rounded(model: PreTrainedModel, name: str) -> bool:
     layer = model.get_submodule(path)
     inner = layer is not model.get_output_embeddings() and path.rpartition(".")[2] not in _ROUTERS
     return type(layer) is nn.Linear and leaf == "weight" and inner
+
+
+def rounding_of(model: PreTrainedModel, name: str, quantize: str) -> str:
+    """What a parameter is rounded to where weights are quantized at load; "" if it is kept."""
+    if is_rounded(model, name):
+        return quantize
+    path, _, leaf = name.rpartition(".")
+    head = model.get_output_embeddings()
+    return head_rounding(quantize) if head is model.get_submodule(path) and type(head) is nn.Linear and leaf == "weight" else ""
+
+
+def round_head(model: PreTrainedModel, quantize: str, dtype: torch.dtype) -> None:
+    """Round the output head if weights are quantized at load. A tied embedding stays as it is."""
+    head = model.get_output_embeddings()
+    paths = [path for path, layer in model.named_modules() if layer is head]
+    if paths and rounding_of(model, f"{paths[0]}.weight", quantize):
+        weight = rounded(head.weight.data, head_rounding(quantize), dtype)
+        model.set_submodule(paths[0], WeightLinear(weight.apply(torch.clone), head.bias))
 
 
 def put_weight(model: PreTrainedModel, name: str, weight: Weight) -> None:

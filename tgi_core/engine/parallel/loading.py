@@ -18,6 +18,7 @@ from tgi_core.engine.models.loading import (
     load_through_transformers,
     put,
     put_weight,
+    round_head,
     tied_groups,
 )
 from tgi_core.engine.models.sources import Source, check_shape, find_sources, keeps_float32
@@ -54,6 +55,7 @@ def load_partition(
     left = [name for name, value in chain(*_named(model)) if value.is_meta]
     if left:
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
+    round_head(model, stored.quantize, dtype)
     insert_collectives(model, parts, collectives, whole)
     collectives.meet()  # reading takes some ranks longer than others, and the device's own waits are not made for that
     progress(STEP_NAME, total, total, "B")

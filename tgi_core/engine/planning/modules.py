@@ -18,7 +18,7 @@ from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, is_rounded, tied_groups
+from tgi_core.engine.models.loading import build_empty, rounding_of, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import StateLayers, state_kernels
@@ -109,18 +109,18 @@ def _ragged(
     if provider is None:
         raise Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
     linears = Linears(kit.linears(), kit.device)
-    samples = WeightSamples(linears, shape.dtype, stored.quantize)
+    samples = WeightSamples(linears, shape.dtype)
     packed = dense = kept = 0
     tied = {name for group in tied_groups(model) for name in group}
     for name in names:
         layer, weight = model.get_submodule(name), f"{name}.weight"
         columns, rows = linear_sizes(layer) or (0, 0)
         found = stored.by_name.get(weight)
-        inner = is_rounded(model, weight)
+        rounding = rounding_of(model, weight, stored.quantize)
         if found is not None and found.format is not None:
-            packed += samples.stored_bytes(found, inner)
+            packed += samples.stored_bytes(found, rounding)
         else:
-            packed += samples.plain_bytes((rows, columns), inner)
+            packed += samples.plain_bytes((rows, columns), rounding)
         dense += rows * columns * shape.dtype.itemsize
         kept += rows * columns * shape.dtype.itemsize if weight in tied else 0
     shape = replace(shape, weight_bytes=shape.weight_bytes + packed - dense)

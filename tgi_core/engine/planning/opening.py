@@ -46,10 +46,10 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
     table, dtype = weights.table, weights.dtype
     plan = kit.plan_table(table, dtype)
     linears = Linears(kit.linears(), kit.device)
-    samples, dense, packed = WeightSamples(linears, dtype, weights.quantize, padded=False), 0, 0
-    for stored, inner in weights.linears():
+    samples, dense, packed = WeightSamples(linears, dtype, padded=False), 0, 0
+    for stored, rounding in weights.linears():
         dense += stored.num_elements * dtype.itemsize
-        packed += samples.stored_bytes(stored, inner)
+        packed += samples.stored_bytes(stored, rounding)
     saved = dense - packed - round(plan.padding_bytes * packed / dense)
     weight_bytes = weights.bytes_beside(saved) if plan.maps_embedding else weights.num_bytes - saved
     shape = ModelShape(

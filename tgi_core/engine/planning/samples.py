@@ -25,23 +25,23 @@ SPREAD = 0.02
 class WeightSamples:
     """Measures weights of a model that runs in `dtype`, by loading samples into `linears`."""
 
-    def __init__(self, linears: Linears, dtype: torch.dtype, quantize: str, padded: bool = True) -> None:
-        """`quantize` as in OpenOptions. `padded`: whether bytes are those of single weights, each padded to whole panels."""
-        self._linears, self._dtype, self._quantize = linears, dtype, quantize
+    def __init__(self, linears: Linears, dtype: torch.dtype, padded: bool = True) -> None:
+        """`padded`: whether bytes are those of single weights, each padded to whole panels."""
+        self._linears, self._dtype = linears, dtype
         self._rows = None if padded else FULL_PANELS
         self._shares: dict[object, float] = {}
         self._generator = torch.Generator().manual_seed(0)
 
-    def plain_bytes(self, shape: tuple[int, int], inner: bool) -> int:
-        """Bytes of a plain weight [out, in]; `inner` ones are rounded if weights are quantized at load."""
+    def plain_bytes(self, shape: tuple[int, int], rounding: str) -> int:
+        """Bytes of a plain weight [out, in] that is rounded at load, as `rounded` does; "" for one that is kept."""
         sample = self._rows or min(shape[0], ROWS), shape[1]
-        return self._num_bytes(shape, (sample, inner), lambda: self._plain(sample, inner))
+        return self._num_bytes(shape, (sample, rounding), lambda: self._plain(sample, rounding))
 
-    def stored_bytes(self, stored: StoredWeight, inner: bool) -> int:
+    def stored_bytes(self, stored: StoredWeight, rounding: str) -> int:
         """The same of a weight in a checkpoint, in any format."""
         shape = stored.shape[0], stored.shape[1]
         if stored.format is None:
-            return self.plain_bytes(shape, inner)
+            return self.plain_bytes(shape, rounding)
         kinds = tuple((part, entry.dtype, entry.shape) for part, entry in stored.parts.items())
         return self._num_bytes(shape, kinds, lambda: self._unpacked(stored))
 
@@ -51,10 +51,10 @@ class WeightSamples:
             self._shares[kind] = self._linears.load(weight).num_bytes / weight.dense_bytes
         return round(self._shares[kind] * shape[0] * shape[1] * self._dtype.itemsize)
 
-    def _plain(self, shape: tuple[int, int], inner: bool) -> Weight:
+    def _plain(self, shape: tuple[int, int], rounding: str) -> Weight:
         matrix = torch.randn(*shape, generator=self._generator) * SPREAD
-        if inner and self._quantize:
-            return rounded(matrix, self._quantize, self._dtype)
+        if rounding:
+            return rounded(matrix, rounding, self._dtype)
         return Dense.of(matrix.to(self._dtype))
 
     def _unpacked(self, stored: StoredWeight) -> Weight:
@@ -64,7 +64,7 @@ class WeightSamples:
                 raise ValueError("not quantized")
             return stored.format.unpack(self._parts(stored.parts, stored.shape[1]), self._dtype)
         except (ValueError, RuntimeError):
-            return self._plain((min(stored.shape[0], ROWS), stored.shape[1]), inner=False)
+            return self._plain((min(stored.shape[0], ROWS), stored.shape[1]), "")
 
     def _parts(self, entries: Mapping[str, TensorEntry], columns: int) -> dict[str, Tensor]:
         groups = max((entry.shape[0] for part, entry in entries.items() if "scale" in part and entry.shape), default=1)

@@ -11,6 +11,12 @@ GROUP = 32
 """Inputs that share a scale and a zero point in four bits."""
 
 
+def head_rounding(kind: str) -> str:
+    """What the output head is rounded to where weights inside the model are rounded to `kind`: to eight bits, as llama.cpp and OpenVINO do,
+    since it is a large part of a small model; "" for 8-bit floats, with which TGI and vLLM keep it."""
+    return "int8" if kind in ("int8", "int4") else ""
+
+
 def rounded(matrix: Tensor, kind: str, dtype: torch.dtype) -> Scaled:
     """A matrix [out, in] as codes, for a model that runs in `dtype`: "fp8" or "int8" with a scale per output; "int4" with a scale and a
     zero point per group of inputs, or int8 if groups do not divide them."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.quantization.formats.base import Format
-from tgi_core.engine.quantization.rounding import rounded
+from tgi_core.engine.quantization.rounding import head_rounding, rounded
 from tgi_core.engine.quantization.weight import Dense, Weight
 from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
@@ -85,6 +85,13 @@ class StoredWeights:
         if stored.format is not None or not self.quantize:
             return self.weight(stored, dtype)
         return rounded(self._view(stored.entry), self.quantize, dtype)
+
+    def head(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
+        """The same, of the output head."""
+        kind = head_rounding(self.quantize)
+        if stored.format is not None or not kind:
+            return self.weight(stored, dtype)
+        return rounded(self._view(stored.entry), kind, dtype)
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)
