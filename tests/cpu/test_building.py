@@ -109,7 +109,7 @@ def test_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(building, "cpu_flags", lambda flags=flags: flags)
         assert [variant.name for variant in building.candidates({building.CHOICE: asked})] == names
     for flags, asked, reason in (
-        (frozenset({"sse2"}), "", "lacks avx2, fma"),
+        (frozenset({"sse2"}), "", "lacks avx2, f16c, fma"),
         (avx2, "avx512", "lacks avx512bw"),
         (avx512_bf16, "amx", "lacks amx_bf16"),
         (amx, "torch", building.CHOICE),

@@ -62,8 +62,11 @@ class Variant:
     """Vectors of half the width: not a candidate where others are."""
 
 
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX2_OPTIONS = tuple(f"-m{flag}" for flag in _AVX2)
+
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
-_AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), "-mavx2", "-mfma")
+_AVX512_OPTIONS = (*(f"-m{flag}" for flag in _AVX512), *_AVX2_OPTIONS)
 
 _AVX512_NEW = ("avx512_bf16", "avx512_vnni")
 _AVX512_NEW_OPTIONS = tuple(f"-m{flag.replace('_', '')}" for flag in _AVX512_NEW)
@@ -78,10 +81,10 @@ VARIANTS = (
     ),
     Variant("avx512-bf16", frozenset((*_AVX512, *_AVX512_NEW)), (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS)),
     Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
-    Variant("avx2", frozenset(("avx2", "fma")), ("-mavx2", "-mfma"), is_fallback=True),
+    Variant("avx2", frozenset(_AVX2), _AVX2_OPTIONS, is_fallback=True),
 )
 """Best first."""
-EMULATED = Variant("amx-emulated", frozenset(("avx2", "fma")), ("-mavx2", "-mfma", "-DTGI_EMULATED_TILES"))
+EMULATED = Variant("amx-emulated", frozenset(_AVX2), (*_AVX2_OPTIONS, "-DTGI_EMULATED_TILES"))
 """The kernels of `amx` over an emulated tile unit: slow, for tests on machines without one. Used only if asked for by name."""
 
 

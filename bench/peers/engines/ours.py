@@ -16,10 +16,10 @@ PRECISIONS = {
     ("", False): "bfloat16",
     ("int8", False): "bfloat16, weights int8 (8 bits per weight)",
     ("int8", True): "int8 (8 bits per weight), rows of 8 bits",
-    ("int4", False): "bfloat16, weights int4 (6 bits per weight)",
-    ("int4", True): "int4 (6 bits per weight), rows of 8 bits",
+    ("int4", False): "bfloat16, weights int4 (4.75 bits per weight; head int8)",
+    ("int4", True): "int4 (4.75 bits per weight; head int8), rows of 8 bits",
 }
-"""By weights, and whether rows are rounded to eight bits. Four bits have a scale and an offset of 32 bits for 32 weights."""
+"""By weights, and whether rows are rounded to eight bits. Four bits have a scale of 16 bits and a zero point of 8 for 32 weights."""
 
 
 class Ours:

@@ -29,7 +29,9 @@ def rounded(matrix: Tensor, kind: str, dtype: torch.dtype) -> Scaled:
         return Scaled(((values / scales).round().to(torch.int8), scales), dtype)
     grouped = values.unflatten(1, (-1, GROUP))
     low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
-    scales = ((high - low) / 15).clamp_min(torch.finfo(torch.float32).tiny)
+    scales = ((high - low) / 15).clamp_min(torch.finfo(torch.float16).smallest_normal * 2**-10)
+    halves = scales.half().float()  # as checkpoints store them
+    scales = halves if bool(halves.isfinite().all()) else scales
     zeros = (-8 - low / scales).round()
     codes = (grouped / scales.unsqueeze(-1) + zeros.unsqueeze(-1)).round().clamp(-8, 7)
     return Scaled((codes.flatten(1).to(torch.int8), scales, zeros.to(torch.int8)), dtype)

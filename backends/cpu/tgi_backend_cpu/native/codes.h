@@ -7,8 +7,8 @@
 //
 // A panel's codes come in groups of four steps. With four bits, each block of 16 columns has one line for its four steps: 32 words, for
 // the elements of a line of units, of which nibble s belongs to step s. With eight bits, each step and block has 32 bytes in that order.
-// A panel's scales are [group][block][16] floats, each group's followed by its offsets; its zero points [group][block][16] units of two
-// equal words.
+// A panel's scales are [group][block][16] floats, each group's followed by its offsets; or halves, if these hold all scales and there are
+// no offsets. Its zero points are [group][block][16] bytes.
 #pragma once
 
 #include <algorithm>
@@ -23,30 +23,42 @@ constexpr int kMostBlocks = 4;
 
 // The header of such a weight. The places are in bytes from the header; panels lie `…_bytes` apart. No zero points: zero_bytes is 0.
 struct Codes {
-  uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps, groups, has_offsets;
+  uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps, groups, has_offsets, half_scales;
 
   const char* codes(size_t panel) const { return (const char*)this + codes_at + panel * code_bytes; }
-  const float* scales(size_t panel) const { return (const float*)((const char*)this + scales_at + panel * scale_bytes); }
-  const unit* zeros(size_t panel) const { return zero_bytes ? (const unit*)((const char*)this + zeros_at + panel * zero_bytes) : nullptr; }
+  const char* scales(size_t panel) const { return (const char*)this + scales_at + panel * scale_bytes; }
+  const int8_t* zeros(size_t panel) const { return zero_bytes ? (const int8_t*)this + zeros_at + panel * zero_bytes : nullptr; }
 };
 
-// Scales of a panel's groups, front to back.
+// The scales of one group of a panel of some blocks, and its offsets if the weight has any.
+struct Scales {
+  const char* at;
+  bool halves;
+  size_t blocks;
+
+  TGI_INLINED f32x16 scale(size_t block) const { return halves ? load((const f16*)at + block * 16) : load((const float*)at + block * 16); }
+  TGI_INLINED f32x16 offset(size_t block) const { return load((const float*)at + (blocks + block) * 16); }
+};
+
+// Those of a panel's groups, front to back.
 class GroupScales {
  public:
   GroupScales(const Codes& weight, size_t panel)
-      : steps_((int)weight.group_steps), parts_(weight.has_offsets ? 2 : 1), at_(weight.scales(panel)) {}
+      : steps_((int)weight.group_steps), halves_(weight.half_scales != 0),
+        block_bytes_(halves_ ? kLine / 2 : weight.has_offsets ? 2 * kLine : kLine), at_(weight.scales(panel)) {}
   int steps() const { return steps_; }
-  // BLOCKS · 16 scales, and as many offsets after them if the weight has any.
   template <int BLOCKS>
-  TGI_INLINED const float* next() {
-    const float* group = at_;
-    at_ += parts_ * BLOCKS * 16;
+  TGI_INLINED Scales next() {
+    const Scales group = {at_, halves_, BLOCKS};
+    at_ += BLOCKS * block_bytes_;
     return group;
   }
 
  private:
-  const int steps_, parts_;
-  const float* at_;
+  const int steps_;
+  const bool halves_;
+  const size_t block_bytes_;
+  const char* at_;
 };
 
 // Lines that were decoded before.
@@ -93,7 +105,7 @@ class CodeNumbers {
     if (ZEROS && left_ == 0) zeros_ += BLOCKS * 16, left_ = scales.steps();
     left_ -= kSteps;
     u32x16 zero[BLOCKS];
-    if (ZEROS) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) zero[r] = right<16>(load_units(zeros_ + r * 16));
+    if (ZEROS) TGI_UNROLL for (int r = 0; r < BLOCKS; r++) zero[r] = load_byte_units(zeros_ + r * 16);
     step<BLOCKS, ZEROS, 0>(zero, use), step<BLOCKS, ZEROS, 1>(zero, use), step<BLOCKS, ZEROS, 2>(zero, use), step<BLOCKS, ZEROS, 3>(zero, use);
     codes_ += BLOCKS * kBlockBytes;
   }
@@ -124,7 +136,7 @@ class CodeNumbers {
   }
 
   const char* codes_;
-  const unit* zeros_;
+  const int8_t* zeros_;
   long left_;
 };
 
@@ -180,7 +192,7 @@ class CodeLines {
     if (ZEROS && left_ == 0) zeros_ += BLOCKS * 16, left_ = scales.steps();
     left_ -= kSteps;
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++, codes_ += kBlockBytes) {
-      const u32x16 zero = ZEROS ? load_units(zeros_ + r * 16) : splat_unit(0);
+      const u32x16 zero = ZEROS ? load_byte_twice(zeros_ + r * 16) : splat_unit(0);
       u32x16 words = splat_unit(0);
       if (BITS == 4) words = load_units((const unit*)codes_);
       TGI_UNROLL for (int s = 0; s < kSteps; s++) {
@@ -197,7 +209,7 @@ class CodeLines {
   }
 
   const char* codes_;
-  const unit* zeros_;
+  const int8_t* zeros_;
   long left_;
   unit* to_;
   bool stay_;
@@ -229,7 +241,7 @@ class WeightLines {
   template <int BLOCKS, bool OFFSETS>
   TGI_INLINED void decode() {
     codes_.template each_line<BLOCKS>([this](int step, int block, const auto& line) {
-      const f32x16 scale = load(group_ + block * 16), offset = OFFSETS ? load(group_ + (BLOCKS + block) * 16) : zero();
+      const f32x16 scale = group_.scale(block), offset = OFFSETS ? group_.offset(block) : zero();
       const auto weight = [&](f32x16 code) { return OFFSETS ? fma(code, scale, offset) : mul(code, scale); };
       store_units(to_ + (step * BLOCKS + block) * 16, bf16_pairs(weight(line.even()), weight(line.odd())));
     });
@@ -237,7 +249,7 @@ class WeightLines {
 
   CodeLines<BITS> codes_;
   const bool has_offsets_;
-  const float* group_ = nullptr;
+  Scales group_ = {};
   long left_ = 0;
   unit* to_;
 };
@@ -250,22 +262,50 @@ struct UnpackedCodes {
   int32_t bits;
 };
 
+// Whether scales by group can be stored as halves, without loss.
+inline bool fit_halves(const UnpackedCodes& from) {
+  if (from.offsets || from.groups == 1) return false;
+  for (size_t at = 0; at < from.panels * from.groups * from.blocks * 16; at += 16) {
+    f16 halves[16];
+    float again[16];
+    store(halves, load(from.scales + at)), store(again, load(halves));
+    if (memcmp(again, from.scales + at, sizeof again)) return false;
+  }
+  return true;
+}
+
+inline size_t scale_bytes_of(const UnpackedCodes& from, bool halves) {
+  return from.groups * from.blocks * (halves ? kLine / 2 : from.offsets ? 2 * kLine : kLine);
+}
+
 // Writes a panel's scales, each group's followed by its offsets.
-inline void write_scales(const UnpackedCodes& from, size_t panel, float* to) {
+inline void write_scales(const UnpackedCodes& from, size_t panel, bool halves, char* to) {
   const size_t width = from.blocks * 16;
   for (size_t group = panel * from.groups; group < (panel + 1) * from.groups; group++) {
-    memcpy(to, from.scales + group * width, width * sizeof(float)), to += width;
-    if (from.offsets) memcpy(to, from.offsets + group * width, width * sizeof(float)), to += width;
+    const float* scales = from.scales + group * width;
+    if (halves) {
+      for (size_t at = 0; at < width; at += 16, to += kLine / 2) store((f16*)to, load(scales + at));
+      continue;
+    }
+    memcpy(to, scales, width * sizeof(float)), to += width * sizeof(float);
+    if (from.offsets) memcpy(to, from.offsets + group * width, width * sizeof(float)), to += width * sizeof(float);
   }
+}
+
+// Writes a panel's zero points, plus `more`.
+inline void write_zeros(const UnpackedCodes& from, size_t panel, int more, int8_t* to) {
+  const size_t count = from.groups * from.blocks * 16;
+  for (size_t i = 0; i < count; i++) to[i] = (int8_t)((int)from.zeros[panel * count + i] + more);
 }
 
 // Encodes such a weight.
 class CodeEncoder {
  public:
   explicit CodeEncoder(const UnpackedCodes& from) : from_(from) {
-    const size_t fours = (from.steps + kCodeSteps - 1) / kCodeSteps, scales = from.groups * from.blocks * 16;
+    const size_t fours = (from.steps + kCodeSteps - 1) / kCodeSteps;
     head_.code_bytes = fours * from.blocks * (from.bits == 4 ? CodeLines<4>::kBlockBytes : CodeLines<8>::kBlockBytes);
-    head_.scale_bytes = scales * sizeof(float) * (from.offsets ? 2 : 1), head_.zero_bytes = from.zeros ? scales * sizeof(unit) : 0;
+    head_.half_scales = fit_halves(from), head_.scale_bytes = scale_bytes_of(from, head_.half_scales);
+    head_.zero_bytes = from.zeros ? from.groups * from.blocks * 16 : 0;
     head_.codes_at = rounded_up(sizeof(Codes), kLine);
     head_.scales_at = rounded_up(head_.codes_at + from.panels * head_.code_bytes, kLine);
     head_.zeros_at = rounded_up(head_.scales_at + from.panels * head_.scale_bytes, kLine);
@@ -282,17 +322,14 @@ class CodeEncoder {
 
  private:
   void write(const Codes& head, size_t panel) const {
-    const size_t lines = from_.steps * from_.blocks, scales = from_.groups * from_.blocks * 16;
+    const size_t lines = from_.steps * from_.blocks;
     const int16_t* code = from_.codes + panel * lines * 32;
     char* to = (char*)head.codes(panel);
     for (size_t step = 0; step < from_.steps; step++)
       for (size_t block = 0; block < from_.blocks; block++)
         for (int word = 0; word < 32; word++, code++) write_one(to, step, block, word, *code);
-    write_scales(from_, panel, (float*)head.scales(panel));
-    for (size_t i = 0; from_.zeros && i < scales; i++) {
-      const uint16_t zero = (uint16_t)((int)from_.zeros[panel * scales + i] + (from_.bits == 4 ? 8 : 0));
-      ((unit*)head.zeros(panel))[i] = zero | (unit)zero << 16;
-    }
+    write_scales(from_, panel, head.half_scales, (char*)head.scales(panel));
+    if (from_.zeros) write_zeros(from_, panel, from_.bits == 4 ? 8 : 0, (int8_t*)head.zeros(panel));
   }
 
   // With zero points, nibbles are counted from 0.

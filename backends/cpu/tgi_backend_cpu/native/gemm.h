@@ -260,14 +260,14 @@ TGI_INLINED void add_groups(f32x16 (&c)[ROWS][BLOCKS], const unit* x, int steps,
       add_number_products<Op>(group, x, steps, from, to, lines);
     else
       add_products<Op>(group, x, steps, from, to, lines);
-    const float* scales = lines.scales.template next<BLOCKS>();
+    const Scales scales = lines.scales.template next<BLOCKS>();
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
-      const f32x16 scale = load(scales + r * 16);
+      const f32x16 scale = scales.scale(r);
       TGI_UNROLL for (int m = 0; m < ROWS; m++) c[m][r] = fma(group[m][r], scale, c[m][r]);
     }
     if (!sums) continue;
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
-      const f32x16 offset = load(scales + (BLOCKS + r) * 16);
+      const f32x16 offset = scales.offset(r);
       TGI_UNROLL for (int m = 0; m < ROWS; m++) c[m][r] = fma(splat(sums[m * groups]), offset, c[m][r]);
     }
     sums++;

@@ -6,7 +6,7 @@
 //
 // A panel is [quad of inputs][block][16 outputs][4] bytes, code + 128, since both VPDPBUSD and TDPBSUD multiply unsigned by signed bytes;
 // 128 times the sum of the row's integers is subtracted. With four bits, a line has two quads: the first one's codes + 8 in the low nibbles,
-// the second one's in the high ones. Scales are [panel][group][block][16], each group's followed by its offsets.
+// the second one's in the high ones. Scales are [panel][group][block][16], as in codes.h; zero points are [panel][group][block][16] bytes.
 #pragma once
 
 #include "simd_integers.h"
@@ -20,10 +20,11 @@ constexpr int zero_of(int bits) { return 1 << (bits - 1); }  // what is added to
 
 // The header of such a weight; places are in bytes from it. `group` is in quads.
 struct Int8 {
-  uint64_t panel_bytes, scale_bytes, scales_at, quads, group, scale_groups, has_offsets;
+  uint64_t panel_bytes, scale_bytes, scales_at, zero_bytes, zeros_at, quads, group, scale_groups, has_offsets, half_scales;
 
   const unit* panel(size_t index) const { return (const unit*)((const char*)(this + 1) + kLine - sizeof(Int8) % kLine + index * panel_bytes); }
-  const float* scales(size_t index) const { return (const float*)((const char*)this + scales_at + index * scale_bytes); }
+  const char* scales(size_t index) const { return (const char*)this + scales_at + index * scale_bytes; }
+  const int8_t* zeros(size_t index) const { return (const int8_t*)this + zeros_at + index * zero_bytes; }
 };
 
 class Int8Encoder {
@@ -32,11 +33,13 @@ class Int8Encoder {
     head_.quads = (from.steps + 1) / 2, head_.has_offsets = from.offsets != nullptr;
     head_.group = from.groups > 1 ? from.group_steps / 2 : kRowGroup / 4, head_.scale_groups = from.groups;
     head_.panel_bytes = (from.bits == 4 ? (head_.quads + 1) / 2 : head_.quads) * from.blocks * kLine;
-    head_.scale_bytes = from.groups * from.blocks * kLine * (from.offsets ? 2 : 1);
+    head_.half_scales = fit_halves(from), head_.scale_bytes = scale_bytes_of(from, head_.half_scales);
+    head_.zero_bytes = from.zeros ? from.groups * from.blocks * 16 : 0;
     head_.scales_at = rounded_up(sizeof head_ + kLine, kLine) + from.panels * head_.panel_bytes;
+    head_.zeros_at = rounded_up(head_.scales_at + from.panels * head_.scale_bytes, kLine);
   }
 
-  size_t size() const { return head_.scales_at + from_.panels * head_.scale_bytes; }
+  size_t size() const { return head_.zeros_at + from_.panels * head_.zero_bytes; }
 
   void run(Pool& pool, char* to) {
     memcpy(to, &head_, sizeof head_);
@@ -52,7 +55,8 @@ class Int8Encoder {
     for (size_t step = 0; step < from_.steps; step++)
       for (size_t at = 0; at < from_.blocks * 16; at++, code += 2)
         for (size_t word = 0; word < 2; word++) write_one(to, step / 2, at, step % 2 * 2 + word, code[word] + zero_of(from_.bits));
-    write_scales(from_, panel, (float*)head.scales(panel));
+    write_scales(from_, panel, head.half_scales, (char*)head.scales(panel));
+    if (from_.zeros) write_zeros(from_, panel, 0, (int8_t*)head.zeros(panel));
   }
 
   void write_one(uint8_t* to, size_t quad, size_t column, size_t byte, int code) const {
@@ -244,17 +248,21 @@ class Int8Panel {
     return room;
   }
 
-  // Adds the integer sums of a group, times their scales, and its offsets times the sum of the row's integers.
+  // Adds the integer sums of a group, less its zero points, times their scales, and its offsets times the sum of the row's integers.
   TGI_INLINED void add_group(size_t g, size_t row, const u32x16* sums, f32x16* totals) const {
     const size_t place = row * depth_.groups + g, scale_group = w_.scale_groups > 1 ? g : 0;
-    const float* scales = w_.scales(panel_) + scale_group * kWidth * (w_.has_offsets ? 2 : 1);
-    const u32x16 zeros = splat_unit((unit)(zero_of(BITS) * x_.sums[place]));
+    const Scales scales = {w_.scales(panel_) + scale_group * (w_.scale_bytes / w_.scale_groups), w_.half_scales != 0, BLOCKS};
+    const u32x16 middle = splat_unit((unit)(zero_of(BITS) * x_.sums[place])), inputs = splat_unit((unit)x_.sums[place]);
+    const int8_t* zeros = w_.zero_bytes ? w_.zeros(panel_) + scale_group * kWidth : nullptr;
     const f32x16 scale = splat(x_.scales[place]);
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
-        totals[b] = fma(float_integers(sub_units(sums[b], zeros)), mul(load(scales + b * 16), scale), totals[b]);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
+      u32x16 sum = sub_units(sums[b], middle);
+      if (zeros) sum = sub_units(sum, mul_units(load_byte_units(zeros + b * 16), inputs));
+      totals[b] = fma(float_integers(sum), mul(scales.scale(b), scale), totals[b]);
+    }
     if (!w_.has_offsets) return;
-    const f32x16 inputs = splat(x_.scales[place] * (float)x_.sums[place]);
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) totals[b] = fma(inputs, load(scales + kWidth + b * 16), totals[b]);
+    const f32x16 numbers = splat(x_.scales[place] * (float)x_.sums[place]);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) totals[b] = fma(numbers, scales.offset(b), totals[b]);
   }
 
   const Gemm& p_;

@@ -16,6 +16,9 @@
 namespace tgi {
 
 using bf16 = uint16_t;
+struct f16 {
+  uint16_t bits;
+};
 using unit = uint32_t;
 
 #define TGI_INLINED inline __attribute__((always_inline))
@@ -33,7 +36,9 @@ TGI_INLINE f32x16 load(const float* from) { return _mm512_loadu_ps(from); }
 TGI_INLINE f32x16 load(const bf16* from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16));
 }
+TGI_INLINE f32x16 load(const f16* from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from)); }
 TGI_INLINE void store(float* to, f32x16 v) { _mm512_storeu_ps(to, v); }
+TGI_INLINE void store(f16* to, f32x16 v) { _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
 TGI_INLINE f32x16 add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
 TGI_INLINE f32x16 sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
 TGI_INLINE f32x16 mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
@@ -130,6 +135,12 @@ TGI_INLINE __m256 widened(const bf16* from) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)), 16));
 }
 TGI_INLINE f32x16 load(const bf16* from) { return {widened(from), widened(from + 8)}; }
+TGI_INLINE __m256 widened(const f16* from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from)); }
+TGI_INLINE f32x16 load(const f16* from) { return {widened(from), widened(from + 8)}; }
+TGI_INLINE void store(f16* to, f32x16 v) {
+  _mm_storeu_si128((__m128i*)to, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((__m128i*)(to + 8), _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));
+}
 TGI_INLINE void store(float* to, f32x16 v) {
   _mm256_storeu_ps(to, v.lo);
   _mm256_storeu_ps(to + 8, v.hi);

@@ -48,6 +48,12 @@ TGI_INLINE u32x16 bf16_pairs(f32x16 even, f32x16 odd) {
 #endif
 }
 TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)); }
+// Units of two equal words each.
+TGI_INLINE u32x16 load_byte_twice(const int8_t* from) {
+  const u32x16 v = load_byte_units(from);
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, v, _mm512_slli_epi32(v, 16));
+}
+TGI_INLINE u32x16 mul_units(u32x16 a, u32x16 b) { return _mm512_mullo_epi32(a, b); }
 // Each unit shifted; right with copies of its sign, or with zeros.
 template <int BITS>
 TGI_INLINE u32x16 left(u32x16 v) { return _mm512_slli_epi32(v, BITS); }
@@ -64,6 +70,9 @@ TGI_INLINE __m256i bf16_pairs(__m256 even, __m256 odd) {
 TGI_INLINE u32x16 bf16_pairs(f32x16 even, f32x16 odd) { return {bf16_pairs(even.lo, odd.lo), bf16_pairs(even.hi, odd.hi)}; }
 TGI_INLINE __m256i eight_units(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)); }
 TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return {eight_units(from), eight_units(from + 8)}; }
+TGI_INLINE __m256i twice(__m256i v) { return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa); }
+TGI_INLINE u32x16 load_byte_twice(const int8_t* from) { return {twice(eight_units(from)), twice(eight_units(from + 8))}; }
+TGI_INLINE u32x16 mul_units(u32x16 a, u32x16 b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
 TGI_INLINE f32x16 float_integers(u32x16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 TGI_INLINE __m128i signed_words(__m256 v) {

@@ -160,7 +160,7 @@ class TilePanel {
     const size_t most = passes_ > 1 ? kDepthTiles : Source::kFewTiles, tiles = depth_.tiles();
     sums_ = scratch.floats.at_least(passes_ * kPassRows * kSumsWidth);
     Source source(p_, panel_, scratch.units.at_least(kDepthTiles * kPanelTile));
-    if constexpr (Source::kGrouped) scales_ = source.lines.scales.template next<kTileBlocks>();
+    if constexpr (Source::kGrouped) scales_ = (const float*)source.lines.scales.template next<kTileBlocks>().at;
     use_gemm_tiles(rows_);
     // Only the last tile may be partial: it is a part of its own.
     const size_t whole = depth_.steps_of(0, tiles - 1) == (size_t)kTileSteps ? tiles : tiles - 1;

@@ -75,7 +75,7 @@ class CodePanels:
         found = _common(asked.weights)
         if found is None or (self._bits == 4 and not all(_fit_nibbles(own.codes) for own in found)):
             return None
-        if self._rounds or any(own.offsets is not None for own in found):
+        if any(own.offsets is not None for own in found):
             found = [own.without_zeros() for own in found]
         count = found[0].scales.shape[1]
         codes = self._panels(asked, [own.codes for own in found], asked.depth)
