@@ -120,7 +120,7 @@ class ShardLost(ShardFailed):
 
 
 class FormatViolated(RouterError):
-    """A complete response violates a keyword of its JSON schema that masks do not hold."""
+    """A complete response violates a keyword of its JSON schema that masks do not enforce."""
 
     status = 424
     error_type = "generation"

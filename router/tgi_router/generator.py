@@ -66,7 +66,7 @@ class Generator(Protocol):
 
     @property
     def speculates(self) -> bool:
-        """Whether requests get drafts, from a prediction too if they have one."""
+        """Whether requests get drafts, including from their prediction."""
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Prepare a grammar, which is kept until it is released. Raises InvalidGrammar, GrammarsBusy."""

@@ -21,14 +21,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrammar:
-    """A valid grammar, and what is known of it."""
+    """A valid grammar and its properties."""
 
     grammar: Grammar
     report: GrammarReport
 
     @property
     def warning(self) -> str:
-        """What the masks do not hold, "" if they hold everything."""
+        """What the masks do not enforce; "" if they enforce everything."""
         checked, formats = self.report.checked, self.report.formats
         parts = [f"keywords checked only at the end of the response: {', '.join(checked)}"] if checked else []
         named = [each for each in formats if _NAME.fullmatch(each)]
@@ -59,7 +59,7 @@ class GrammarChecker:
             return None if grammar is None else CheckedGrammar(grammar, await self._validator.validate(grammar))
 
     async def warning(self, shape: Mapping[str, Any], strict: bool) -> str:
-        """Return what the masks of a grammar do not hold, "" if nothing, or if it is refused."""
+        """Return what the masks of a grammar do not enforce; "" if they enforce everything, or if it is refused."""
         try:
             checked = await self.check(shape, strict)
         except RouterError:
@@ -67,7 +67,7 @@ class GrammarChecker:
         return "" if checked is None else checked.warning
 
     async def verify(self, checked: CheckedGrammar, text: str) -> None:
-        """Check a complete response for what its masks do not hold. Raises FormatViolated, ModelOverloaded."""
+        """Check a complete response for what its masks do not enforce. Raises FormatViolated, ModelOverloaded."""
         with reporting_errors():
             found = await self._validator.violation(checked.grammar, text)
         if found:

@@ -169,8 +169,8 @@ class CompletionRoutes:
 
 
 def _of_the_prompt(body: CompletionBody, enabled: bool) -> bool:
-    """Return that the prompt's log probabilities are wanted. Raises ValidationFailed for what would be wrong: backends return that of
-    each token of the prompt, but not the most likely token in its place."""
+    """Return True: the prompt's log probabilities are requested. Raises ValidationFailed for what cannot be answered: backends return the
+    log probability of each prompt token, but not the most likely tokens in its place."""
     if body.logprobs:
         raise ValidationFailed(
             f"`echo` needs `logprobs` to be 0, for the prompt's own tokens; others have none. Given: {body.logprobs}"

@@ -49,12 +49,12 @@ class Permits:
 
     @property
     def full(self) -> bool:
-        """Whether a request that arrives now would not get a permit at once."""
+        """Whether a new request would have to wait for a permit."""
         return self.taken + self._expected >= self._limit or self._waiters > 0
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds, waits for or has suspended a permit, and no client is remembered."""
+        """Whether no permit is held, awaited or suspended, and no client is remembered."""
         return not (self.taken or self._held or self._waiting or self._suspended)
 
     def expect(self) -> None:

@@ -1,7 +1,7 @@
 """Fields of the request bodies of OpenAI, vLLM and SGLang, and how each is handled on the routes under /v1.
 
-A field that changes the response is honoured or refused: dropped in silence, it would return something else than the client asked
-for. A field that does not is ignored, with its name in the response header `x-warning`; so is a name that nobody knows, which may be
+A field that changes the response is honoured or refused: if it were dropped silently, the client would get something other than it
+asked for. A field that does not is ignored, with its name in the response header `x-warning`; so is an unknown name, which may be
 misspelt. docs/request-fields.md and its tests are generated from this table.
 """
 
@@ -182,7 +182,7 @@ def unhonoured(known: Mapping[str, RequestField], given: Mapping[str, Any]) -> l
 
 
 def warning(dropped: Iterable[str]) -> dict[str, str]:
-    """Return the header that names ignored fields. A name that is none is counted, not repeated."""
+    """Return the header that names ignored fields. Invalid names are counted, not repeated."""
     names = list(dropped)
     shown = [name for name in names if _NAME.fullmatch(name)][:_SHOWN]
     rest = len(names) - len(shown)

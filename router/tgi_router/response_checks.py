@@ -1,4 +1,4 @@
-"""Checks of the complete responses of a call, for the keywords of JSON schemas that masks do not hold."""
+"""Checks of the complete responses of a call, for the keywords of JSON schemas that masks do not enforce."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ResponseChecks:
         self._grammars += [each for each in grammars if each is not None]
 
     def warn(self, headers: dict[str, str]) -> None:
-        """Add to a response's headers what the masks do not hold."""
+        """Add to a response's headers what the masks do not enforce."""
         found = dict.fromkeys(each.warning for each in self._grammars if each.warning)
         if found:
             headers[WARNING] = "; ".join([*([headers[WARNING]] if WARNING in headers else []), *found])
 
     def apply_to(self, request: GenerationRequest, text: GeneratedText | None) -> bool:
-        """Return whether a text must be checked: it is complete, and its masks do not hold everything."""
+        """Return whether a text must be checked: it is complete, and its masks do not enforce everything."""
         complete = text is not None and text.finish_reason is FinishReason.EOS_TOKEN
         return complete and request.grammar is not None and self._of(request).report.checked != ()
 

@@ -1,4 +1,4 @@
-"""N-gram speculation: what followed the latest earlier place of a row's longest suffix is likely to follow again.
+"""N-gram speculation: what followed the latest earlier occurrence of a row's longest suffix is likely to follow again.
 
 Texts that quote, edit or extract their prompt repeat it. A lookup costs a few microseconds; a wrong draft costs a row of the step that
 verifies it. Known as prompt lookup decoding (Saxena 2023); TGI's looks for the first place of the newest token alone.

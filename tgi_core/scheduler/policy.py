@@ -31,7 +31,7 @@ NEWCOMERS_SHARE = 4
 """One in this many tokens of a step is reserved for new requests while some wait to begin."""
 CROWD = 4
 """When this many requests wait, or `waiting_served_ratio` of those that decode, prompts take the whole step: decoding rows then
-have one pause in place of many slower steps, in which they would wait as long."""
+have one pause instead of many slower steps, which would delay them as much."""
 LEAST_CHUNK = 16
 """Number of prompt tokens that always fit into a step, however slow they are."""
 MOST_CHUNKS = 16
