@@ -1,8 +1,8 @@
 """Whether `tgi check` says what a load takes: `python -m bench.planning [--shapes NAME ...] [--json OUT]`.
 
 Random checkpoints of ten shapes in three dtypes are planned, then loaded in a process of their own and filled: the whole KV cache is
-written, in steps of the greatest size that score their prompts; then all rows are sampled with penalties and filters that sort the
-vocabulary. Memory is the process's peak then, above what it has after it has run a tiny model.
+written, in steps of the greatest size that score their prompts, with tokens from all over the vocabulary; then all rows are sampled with
+penalties and filters that sort it. Memory is the process's peak then, above what it has after it has run a tiny model.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _fill(session: Session, capacity: Capacity) -> None:
     rows = min(capacity.max_rows, group.num_blocks // per_row)
     for row in range(rows):
         for start in range(0, capacity.max_row_tokens, take):
-            tokens = tuple((31 * row + 7 * place) % vocab for place in range(start + take))
+            tokens = tuple(7919 * (row * capacity.max_row_tokens + place) % vocab for place in range(start + take))
             id = 1 + row * (capacity.max_row_tokens // take) + start // take
             request = Request(
                 id, tokens, len(tokens), start, (_blocks(row, per_row),), take, want=OutputOptions(prompt_logprobs=True)

@@ -80,8 +80,10 @@ class DecoderWeights:
         return 0 if is_view else stored.num_elements * self.dtype.itemsize
 
     def bytes_beside(self, saved_bytes: int) -> int:
-        """Bytes of weights that linear kernels keep `saved_bytes` smaller, a tied head of their own among them."""
-        return self.num_bytes - saved_bytes + (self.embedding_bytes if self.table.tied else 0)
+        """Bytes of weights that linear kernels keep `saved_bytes` smaller, including a tied head, and of the embedding, even if it
+        is a view of the file."""
+        embedding = self.table.vocab_size * self.table.hidden * self.dtype.itemsize
+        return self.num_bytes - saved_bytes + (embedding if self.table.tied else 0)
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file if the dtypes agree."""

@@ -16,6 +16,7 @@ namespace tgi {
 
 constexpr size_t kRowGroup = 128;   // inputs of a row that share a scale where the weight has one scale per output
 constexpr size_t tiles_pay(int bits) { return bits == 4 ? 11 : 5; }  // rows from which tiles are faster; measured on Sapphire Rapids
+constexpr size_t kWordQuads = 64;  // of a row, whose sum fits into 16 bits: 4 · 64 · 127
 constexpr int zero_of(int bits) { return 1 << (bits - 1); }  // what is added to codes
 
 // The header of such a weight; places are in bytes from it. `group` is in quads.
@@ -105,7 +106,7 @@ template <class Op, int BLOCKS, int BITS>
 class Int8Panel {
   static constexpr size_t kWidth = 16 * BLOCKS;
   static constexpr size_t kQuads = BITS == 4 ? kNibbleProducts : 1;  // that are multiplied between two checks for the end
-  static constexpr int kAtOnce = (kRegisters == 32 ? 16 : 4) / BLOCKS;  // rows whose sums fit into the registers
+  static constexpr int kAtOnce = kRegisters == 32 ? 8 : 4 / BLOCKS;  // rows whose sums fit into the registers
 
  public:
   Int8Panel(const Gemm& p, const TileSteps& depth, int panel, size_t first, size_t last, const Int8Rows& x)
@@ -114,12 +115,17 @@ class Int8Panel {
   void run(Scratch& scratch) const {
     if constexpr (kTiles && BLOCKS == kTileBlocks)
       if (rows_ >= tiles_pay(BITS)) return run_tiles(scratch);
-    size_t row = 0;
-    for (; row + kAtOnce <= rows_; row += kAtOnce) some_rows<kAtOnce>(row);
-    for (; row < rows_; row++) some_rows<1>(row);
+    run_rows<kAtOnce>(0);
   }
 
  private:
+  template <int ROWS>
+  void run_rows(size_t row) const {
+    for (; row + ROWS <= rows_; row += ROWS) some_rows<ROWS>(row);
+    if constexpr (ROWS > 1)
+      if (row < rows_) run_rows<ROWS / 2>(row);
+  }
+
   const unit* lines(size_t g) const { return w_.panel(panel_) + g * depth_.group * kWidth / (8 / BITS); }
   const unit* tile(size_t g, size_t row) const {
     return x_.tiles + (row / kTileRows * depth_.tiles() + g * depth_.group_tiles) * kTileUnits;
@@ -132,7 +138,7 @@ class Int8Panel {
     for (size_t g = 0; g < depth_.groups; g++) {
       u32x16 sums[ROWS][BLOCKS];
       add_up(g, row, sums);
-      TGI_UNROLL for (int r = 0; r < ROWS; r++) add_group(g, row + r, sums[r], totals[r]);
+      add_group(g, row, sums, totals);
     }
     apply_any_epilogue<Op>(p_, panel_, first_ + row, totals);
   }
@@ -170,7 +176,7 @@ class Int8Panel {
   TGI_INLINED void add_nibbles(u32x16 (&c)[ROWS][BLOCKS], const unit* w, const unit* const (&x)[ROWS], size_t at, size_t quads,
                                size_t ahead) const {
     u32x16 words[ROWS][BLOCKS];
-    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) words[r][b] = splat_unit(0);
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) words[r][b] = kWordsAreUnits ? c[r][b] : splat_unit(0);
     for (size_t q = 0; q < quads; q += 2, at += 2, w += kWidth)
       TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
         const u32x16 both = load_units(w + b * 16), first = low_nibbles(both), second = high_nibbles(both);
@@ -180,7 +186,8 @@ class Int8Panel {
           words[r][b] = add_nibble_products(words[r][b], second, splat_unit(x[r][at + 1]));
         }
       }
-    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = add_words(c[r][b], words[r][b]);
+    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
+        c[r][b] = kWordsAreUnits ? words[r][b] : add_words(c[r][b], words[r][b]);
   }
 
   // All rows, up to 32 at a time; totals wait in memory from one group to the next.
@@ -195,12 +202,12 @@ class Int8Panel {
       for (size_t row = 0; row < rows_; row += kPassRows) {
         tile_sums(g, row, w, sums);
         for (size_t r = row; r < std::min(rows_, row + kPassRows); r++) {
-          u32x16 c[BLOCKS];
-          f32x16 own[BLOCKS];
+          u32x16 c[1][BLOCKS];
+          f32x16 own[1][BLOCKS];
           TGI_UNROLL for (int b = 0; b < BLOCKS; b++)
-              c[b] = load_units(sums + (r - row) * kWidth + b * 16), own[b] = load(totals + r * kWidth + b * 16);
+              c[0][b] = load_units(sums + (r - row) * kWidth + b * 16), own[0][b] = load(totals + r * kWidth + b * 16);
           add_group(g, r, c, own);
-          TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store(totals + r * kWidth + b * 16, own[b]);
+          TGI_UNROLL for (int b = 0; b < BLOCKS; b++) store(totals + r * kWidth + b * 16, own[0][b]);
         }
       }
     }
@@ -249,20 +256,32 @@ class Int8Panel {
   }
 
   // Adds the integer sums of a group, less its zero points, times their scales, and its offsets times the sum of the row's integers.
-  TGI_INLINED void add_group(size_t g, size_t row, const u32x16* sums, f32x16* totals) const {
-    const size_t place = row * depth_.groups + g, scale_group = w_.scale_groups > 1 ? g : 0;
+  template <int ROWS>
+  TGI_INLINED void add_group(size_t g, size_t row, const u32x16 (&sums)[ROWS][BLOCKS], f32x16 (&totals)[ROWS][BLOCKS]) const {
+    const size_t scale_group = w_.scale_groups > 1 ? g : 0;
     const Scales scales = {w_.scales(panel_) + scale_group * (w_.scale_bytes / w_.scale_groups), w_.half_scales != 0, BLOCKS};
-    const u32x16 middle = splat_unit((unit)(zero_of(BITS) * x_.sums[place])), inputs = splat_unit((unit)x_.sums[place]);
     const int8_t* zeros = w_.zero_bytes ? w_.zeros(panel_) + scale_group * kWidth : nullptr;
-    const f32x16 scale = splat(x_.scales[place]);
     TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
-      u32x16 sum = sub_units(sums[b], middle);
-      if (zeros) sum = sub_units(sum, mul_units(load_byte_units(zeros + b * 16), inputs));
-      totals[b] = fma(float_integers(sum), mul(scales.scale(b), scale), totals[b]);
+      const f32x16 scale = scales.scale(b);
+      const u32x16 middle = splat_unit(zero_of(BITS)), zero = zeros ? add_units(middle, load_byte_units(zeros + b * 16)) : middle;
+      TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+        const size_t place = (row + r) * depth_.groups + g;
+        totals[r][b] = fma(float_integers(less_zeros(sums[r][b], zero, x_.sums[place])), mul(scale, splat(x_.scales[place])), totals[r][b]);
+      }
     }
     if (!w_.has_offsets) return;
-    const f32x16 numbers = splat(x_.scales[place] * (float)x_.sums[place]);
-    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) totals[b] = fma(numbers, scales.offset(b), totals[b]);
+    TGI_UNROLL for (int b = 0; b < BLOCKS; b++) {
+      const f32x16 offset = scales.offset(b);
+      TGI_UNROLL for (int r = 0; r < ROWS; r++) {
+        const size_t place = (row + r) * depth_.groups + g;
+        totals[r][b] = fma(splat(x_.scales[place] * (float)x_.sums[place]), offset, totals[r][b]);
+      }
+    }
+  }
+
+  // Products of a row's integers and codes counted from `zero`; the sum of these integers fits into 16 bits unless the group is large.
+  TGI_INLINED u32x16 less_zeros(u32x16 sum, u32x16 zero, int32_t inputs) const {
+    return w_.group <= kWordQuads ? sub_word_product(sum, zero, inputs) : sub_units(sum, mul_units(zero, splat_unit((unit)inputs)));
   }
 
   const Gemm& p_;

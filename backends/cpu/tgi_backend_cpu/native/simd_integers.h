@@ -21,8 +21,14 @@ TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
 #endif
 }
-// The same for `a` of at most 15, in a form of the instruction set's own: at most kNibbleProducts of them may be summed before add_words.
-constexpr int kNibbleProducts = 8;
+// The same for `a` of at most 15, in a form of the instruction set's own: at most kNibbleProducts of them may be summed before add_words,
+// which is not needed if kWordsAreUnits.
+#if defined(__AVX512VNNI__)
+constexpr bool kWordsAreUnits = true;
+#else
+constexpr bool kWordsAreUnits = false;
+#endif
+constexpr int kNibbleProducts = 8;  // 8 · 2 · 15 · 127 fits into 16 bits
 TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpbusd_epi32(words, a, b);
@@ -54,6 +60,15 @@ TGI_INLINE u32x16 load_byte_twice(const int8_t* from) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, v, _mm512_slli_epi32(v, 16));
 }
 TGI_INLINE u32x16 mul_units(u32x16 a, u32x16 b) { return _mm512_mullo_epi32(a, b); }
+TGI_INLINE u32x16 add_units(u32x16 a, u32x16 b) { return _mm512_add_epi32(a, b); }
+// sum - a · b in each unit, for `a` from 0 to 255 and the same `b` of 16 bits everywhere.
+TGI_INLINE u32x16 sub_word_product(u32x16 sum, u32x16 a, int b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(sum, a, _mm512_set1_epi32(-b & 0xffff));
+#else
+  return _mm512_sub_epi32(sum, _mm512_madd_epi16(a, _mm512_set1_epi32(b & 0xffff)));
+#endif
+}
 // Each unit shifted; right with copies of its sign, or with zeros.
 template <int BITS>
 TGI_INLINE u32x16 left(u32x16 v) { return _mm512_slli_epi32(v, BITS); }
@@ -73,6 +88,11 @@ TGI_INLINE u32x16 load_byte_units(const int8_t* from) { return {eight_units(from
 TGI_INLINE __m256i twice(__m256i v) { return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa); }
 TGI_INLINE u32x16 load_byte_twice(const int8_t* from) { return {twice(eight_units(from)), twice(eight_units(from + 8))}; }
 TGI_INLINE u32x16 mul_units(u32x16 a, u32x16 b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
+TGI_INLINE u32x16 add_units(u32x16 a, u32x16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+TGI_INLINE u32x16 sub_word_product(u32x16 sum, u32x16 a, int b) {
+  const __m256i word = _mm256_set1_epi32(b & 0xffff);
+  return {_mm256_sub_epi32(sum.lo, _mm256_madd_epi16(a.lo, word)), _mm256_sub_epi32(sum.hi, _mm256_madd_epi16(a.hi, word))};
+}
 TGI_INLINE f32x16 float_integers(u32x16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 TGI_INLINE __m128i signed_words(__m256 v) {
@@ -88,6 +108,7 @@ TGI_INLINE __m256i add_byte_products(__m256i sum, __m256i a, __m256i b) {
 TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return {add_byte_products(sum.lo, a.lo, b.lo), add_byte_products(sum.hi, a.hi, b.hi)};
 }
+constexpr bool kWordsAreUnits = false;
 constexpr int kNibbleProducts = 8;  // 8 · 2 · 15 · 127 fits into 16 bits
 TGI_INLINE __m256i add_nibble_products(__m256i words, __m256i a, __m256i b) { return _mm256_add_epi16(words, _mm256_maddubs_epi16(a, b)); }
 TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
