@@ -29,7 +29,8 @@ class Terminal:
     def __enter__(self) -> Self:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
-        command = ["setsid", "--ctty", *TGI, *self._arguments]
+        # a program that runs in the background ignores Ctrl-C, and so would its children
+        command = ["setsid", "--ctty", "env", "--default-signal=INT", *TGI, *self._arguments]
         variables = environment({"TERM": "xterm", "COLUMNS": "160"})
         self.child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
         os.close(theirs)

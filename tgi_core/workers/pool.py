@@ -91,10 +91,10 @@ class WorkerPool:
 
     async def _answer(self, request: bytes) -> bytes:
         status: int | None = None
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             if self._closed:
                 raise WorkerLost
-            worker = self._next()
+            worker = self._next(fresh=attempt > 0)
             try:
                 answer = await self._patiently(worker, request)
             except EOFError:
@@ -125,11 +125,14 @@ class WorkerPool:
             with suppress(asyncio.CancelledError, EOFError):
                 await asking
 
-    def _next(self) -> Worker:
+    def _next(self, fresh: bool) -> Worker:
+        """Return an idle worker, or a new one; a new one if `fresh`: what killed a worker may have killed those that are idle, too."""
         if self._idle:
             worker = self._idle.pop()
             worker.watched_no_more()
-            return worker
+            if not fresh:
+                return worker
+            self._drop(worker)
         worker = self._make()
         self._workers.add(worker)
         return worker
