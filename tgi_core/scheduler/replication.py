@@ -1,4 +1,4 @@
-"""What a scheduler's loop reports to the placement of requests on several shards."""
+"""The protocol by which a scheduler's loop reports to the placement of requests on several shards."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Limits:
 
     @classmethod
     def least(cls, limits: Iterable[Limits]) -> Limits:
-        """What all of them allow."""
+        """The strictest of each limit."""
         each = list(limits)
         return cls(
             min(one.max_input_tokens for one in each),
