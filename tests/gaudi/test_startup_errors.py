@@ -47,7 +47,7 @@ def refused(folder: Path, model: Path, modules: tuple[str, ...], **more: str) ->
 def test_no_software(tmp_path: Path) -> None:
     """Intel's software is missing."""
     gaudi(tmp_path / "machine")
-    assert "Intel Gaudi2 is there, and not installed: habana_frameworks" in started(tmp_path, None)
+    assert "Intel Gaudi2 was found; not installed: habana_frameworks" in started(tmp_path, None)
 
 
 def test_another_torch(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the engine needs of a device package."""
+"""What the engine needs from a device package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceKit(Protocol):
     collectives: str
     """torch.distributed's name for the backend that ranks on this device use: gloo, nccl, …"""
     allocation_bytes: int
-    """What memory is allocated in: a large tensor takes up to so many bytes more than its elements."""
+    """Allocation granularity: a large tensor takes up to this many bytes more than its elements."""
     kv_cache_dtype: KVCacheDtype | None
     """The dtype of the quantized KV cache that the operator asked for; None for a cache in the model's dtype."""
 
@@ -63,7 +63,7 @@ class DeviceKit(Protocol):
         """Tokens per step to promise if the plan does not say."""
 
     def choices(self) -> tuple[Kernel, ...]:
-        """What was chosen for this machine, whatever the model, with reasons."""
+        """What was chosen for this machine, independent of the model, with reasons."""
 
     def table_refusal(self) -> str:
         """Why this device cannot run decoders from tables; empty if it can."""
@@ -77,8 +77,8 @@ class DeviceKit(Protocol):
 class TablePlan:
     """How a device would run a decoder's table, as far as it is known before weights are loaded.
 
-    `spare_blocks` are blocks of the cache beside those of rows; `maps_embedding` says that the embedding stays in its file if that has the
-    model's dtype; `token_bytes`: see `ModelShape`.
+    `spare_blocks` are blocks of the cache besides those of rows; `maps_embedding` says that the embedding stays in its file if that has
+    the model's dtype; `token_bytes`: see `ModelShape`.
     """
 
     kernels: tuple[Kernel, ...]

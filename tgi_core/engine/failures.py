@@ -1,4 +1,4 @@
-"""Translates what torch and models raise in a step to the contract's errors."""
+"""Translates exceptions of torch and models in a step to the contract's errors."""
 
 from __future__ import annotations
 

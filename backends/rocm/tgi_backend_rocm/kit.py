@@ -40,7 +40,7 @@ class RocmKit(AcceleratorKit):
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         if torch.version.hip is None:
-            raise Unsupported(f"torch {torch.__version__} is no build for ROCm")
+            raise Unsupported(f"torch {torch.__version__} is not a build for ROCm")
         if trouble := disagreement(os.environ):
             raise Unsupported(trouble)
         super().__init__(index, memory_fraction, runtime)

@@ -28,7 +28,7 @@ _ABSENT = Probe(
 )
 _UNUSED = Probe(
     ProbeStatus.ABSENT,
-    reason="only the graphics part of the processor, and torch is no build for it",
+    reason="only the processor's integrated graphics, and torch is not a build for it",
     hint=f"to use it: {WANTED.install}",
 )
 

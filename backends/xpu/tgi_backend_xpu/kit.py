@@ -34,7 +34,7 @@ class XpuKit(AcceleratorKit):
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         if torch.version.xpu is None:
-            raise Unsupported(f"torch {torch.__version__} is no build for Intel GPUs")
+            raise Unsupported(f"torch {torch.__version__} is not a build for Intel GPUs")
         super().__init__(index, memory_fraction, runtime)
         properties = torch.xpu.get_device_properties(self.device)
         self._cores = max(1, properties.gpu_eu_count // _ENGINES_PER_CORE)

@@ -11,7 +11,7 @@ from pathlib import Path
 def torch_build() -> dict[str, str]:
     """The string constants of `torch/version.py`: `__version__`, and the version of each platform that this build is for.
 
-    Empty where torch is not installed, or its file is not there.
+    Empty if torch is not installed, or the file is missing.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

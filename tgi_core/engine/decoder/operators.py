@@ -1,4 +1,4 @@
-"""The operators of a decoder's step beside GEMMs and attention.
+"""The operators of a decoder's step besides GEMMs and attention.
 
 None of them synchronizes with the device, and the shapes of results follow from the shapes of arguments, so that a step can be captured
 as a graph. Sums are computed in float32 for every dtype.

@@ -51,7 +51,7 @@ class DecoderWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all parameters in the dtype that they run in, tied ones once."""
+        """Bytes of all parameters in the dtype that they run in, counting tied ones once."""
         names = self._stored.by_name.keys() - ({"lm_head.weight"} if self.table.tied else set())
         return sum(self._stored.by_name[name].num_elements for name in names) * self.dtype.itemsize
 
@@ -68,7 +68,7 @@ class DecoderWeights:
 
     @property
     def quantize(self) -> str:
-        """What weights inside the model are rounded to, as in OpenOptions."""
+        """The format that weights inside the model are rounded to, as in OpenOptions."""
         return self._stored.quantize
 
     @property
@@ -79,7 +79,7 @@ class DecoderWeights:
         return 0 if is_view else stored.num_elements * self.dtype.itemsize
 
     def bytes_beside(self, saved_bytes: int) -> int:
-        """Bytes of weights that linear kernels keep `saved_bytes` smaller, a tied head of their own among them."""
+        """Bytes of weights that linear kernels keep `saved_bytes` smaller, including a tied head's own copy."""
         return self.num_bytes - saved_bytes + (self.embedding_bytes if self.table.tied else 0)
 
     def embedding(self) -> Tensor:
