@@ -28,7 +28,7 @@ def allow_drafts(runner: Runner, exact: bool) -> Kernel:
     if Feature.SPECULATION in runner.features:
         return Kernel(PART, "run")
     if not isinstance(runner, PagedRunner):
-        return Kernel(PART, "none", "a row's cache is the model's own, which cannot go back")
+        return Kernel(PART, "none", "a row's cache is the model's own, which cannot be rolled back")
     reason = CANNOT_GO_BACK if runner.stateful else _refusal(runner, exact)
     if reason:
         return Kernel(PART, "none", reason)
@@ -40,8 +40,8 @@ def rounding_refusal(dtype: torch.dtype, cache_dtype: str) -> str:
     """Why rounding alone may change tokens; empty if it cannot."""
     if dtype is not torch.float32:
         name = str(dtype).removeprefix("torch.")
-        return f"in {name} a step of several tokens of a row rounds otherwise than steps of one; --dtype float32 runs them"
-    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} makes much of little differences"
+        return f"in {name}, steps with several tokens of a row round differently from steps with one; use --dtype float32"
+    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} amplifies small differences"
 
 
 def _refusal(runner: PagedRunner, exact: bool) -> str:

@@ -25,7 +25,7 @@ class RowFilters:
 
 _HEADS = tuple(field.name for field in fields(RowFilters))
 _ON_HOST = FieldGroup.of(spec for spec in SAMPLING if not spec.on_device and spec.name not in _HEADS)
-"""Every field of the table that no device samples with, one that is added later too."""
+"""Every field of the table that no device sampler implements, including those added later."""
 
 
 def keeps_head(row: RowState) -> bool:

@@ -1,6 +1,6 @@
 """The native kernels as shared libraries: one per instruction set, built with the wheel or at first use, and kept by hash.
 
-Imports nothing but the standard library, since the build of the wheel uses it too.
+Imports only the standard library, since the build of the wheel uses it too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ USUAL_S = 40
 """Seconds that compiling usually takes, on 2 cores, for progress."""
 _SHOW_EVERY_S = 0.5
 Progress = Callable[[str, int, int, str], None]
-"""Shows progress: what, how much is done, of how much, and the unit. `tgi_core.backend` has the same type; this module is also run
-where only the standard library is installed."""
+"""Shows progress: the name of the work, how much is done, of how much, and the unit. `tgi_core.backend` has the same type; this module is
+also run where only the standard library is installed."""
 
 COMPILERS = ("c++", "g++", "clang++")
 TIME_LIMIT = 600
@@ -59,7 +59,7 @@ class Variant:
     is_default: bool = True
     """Used unless another is measured to be faster."""
     is_fallback: bool = False
-    """Vectors of half the width: not a candidate where others are."""
+    """Vectors of half the width: not a candidate if there are others."""
 
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
@@ -82,7 +82,7 @@ VARIANTS = (
 )
 """Best first."""
 EMULATED = Variant("amx-emulated", frozenset(("avx2", "fma")), ("-mavx2", "-mfma", "-DTGI_EMULATED_TILES"))
-"""The kernels of `amx` over an emulated tile unit: slow, for tests on machines without one. Used only if asked for by name."""
+"""The kernels of `amx` over an emulated tile unit: slow, for tests on machines without one. Used only if requested by name."""
 
 
 class CannotBuild(Exception):
@@ -99,8 +99,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def candidates(environment: Mapping[str, str]) -> tuple[Variant, ...]:
-    """The variant that is asked for, or those that the processor supports and that may be the fastest. Raises CannotBuild if there is
-    none."""
+    """The requested variant, or those that the processor supports and that may be the fastest. Raises CannotBuild if there is none."""
     asked = environment.get(CHOICE, "").strip() or "auto"
     if asked == "torch":
         raise CannotBuild(f"{CHOICE}=torch")
@@ -130,8 +129,8 @@ def cache_folder() -> Path:
 
 
 def library(variant: Variant, waiting: Callable[[], None] = lambda: None) -> tuple[Path, str]:
-    """The library of a variant, and where it comes from. While it is compiled, `waiting` is called from time to time, the first time
-    at once. Raises CannotBuild."""
+    """The library of a variant, and where it comes from. While it is compiled, `waiting` is called repeatedly, the first time
+    immediately. Raises CannotBuild."""
     built = BUILT / f"{variant.name}.so"
     if is_whole(built, source_hash(variant)):
         return built, "built with the package"
@@ -142,7 +141,7 @@ def library(variant: Variant, waiting: Callable[[], None] = lambda: None) -> tup
 
 
 def is_whole(file: Path, source: str) -> bool:
-    """Whether a library is complete and built from these sources: the file beside it holds both hashes."""
+    """Whether a library is complete and built from these sources: the file next to it holds both hashes."""
     try:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         return file.with_suffix(".sum").read_text(encoding="ascii").split() == [found, source]
@@ -157,7 +156,7 @@ def compiler() -> str | None:
 
 
 def build(variant: Variant, to: Path, *extra: str, waiting: Callable[[], None] = lambda: None) -> None:
-    """Compile a variant to a file, and write its hashes beside it. Raises CannotBuild."""
+    """Compile a variant to a file, and write its hashes next to it. Raises CannotBuild."""
     found = compiler()
     if found is None:
         raise CannotBuild(f"no C++ compiler ({', '.join(COMPILERS)}) is installed")

@@ -38,7 +38,7 @@ def cpu_name(proc: Path = PROC) -> str:
 
 
 def memory_limit(cgroup: Path = CGROUP, proc: Path = PROC) -> MemoryLimit:
-    """The machine's memory, or a control group's limit if that is less."""
+    """The machine's memory, or a control group's limit if that is lower."""
     total = _meminfo(proc, "MemTotal")
     available = _meminfo(proc, "MemAvailable")
     for folder in _folders(cgroup, proc, "memory"):

@@ -55,7 +55,7 @@ class HabanaRuntime:
         return int(free), int(total)
 
     def empty_cache(self) -> None:
-        """Nothing: what torch has freed counts as free there."""
+        """Does nothing: memory that torch has freed counts as free there."""
 
     def mark(self) -> Any:
         """An event at the end of the process's stream."""

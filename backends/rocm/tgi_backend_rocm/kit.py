@@ -1,4 +1,4 @@
-"""An AMD device as the engine sees it. torch calls it by the other vendor's name; `torch.version.hip` tells them apart."""
+"""An AMD device as the engine sees it. torch calls it `cuda`; `torch.version.hip` tells the vendors apart."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class RocmKit(AcceleratorKit):
         )
 
     def tiles(self) -> TileTable:
-        """Those of its architecture."""
+        """The tiles of its architecture."""
         return tiles_for(self.architecture)
 
     def graph(self) -> NewGraph | str:
-        """Decode steps are captured on data-centre devices. On the others capturing whole steps crashes (vLLM's 34154 and 35485)."""
+        """Decode steps are captured on data-centre devices. On others, capturing whole steps crashes (vLLM's issues 34154 and 35485)."""
         if self.architecture.startswith("gfx1"):
             return f"capturing steps is known to crash on {self.architecture}"
         return UntunedGraph

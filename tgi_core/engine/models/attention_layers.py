@@ -75,7 +75,7 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
 
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
-    """Let the call run the output head apart, if that gives the same logits on every rank."""
+    """Let the call run the output head separately, if that gives the same logits on every rank."""
     ids = torch.arange(2, device=model.device).unsqueeze(0)
 
     def apart() -> Tensor:

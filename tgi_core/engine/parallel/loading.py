@@ -55,7 +55,7 @@ def load_partition(
     if left:
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
     insert_collectives(model, parts, collectives, whole)
-    collectives.meet()  # reading takes some ranks longer than others, and the device's own waits are not made for that
+    collectives.meet()  # reading takes some ranks longer than others, and the device's own timeouts do not allow for that
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 

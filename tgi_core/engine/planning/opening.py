@@ -59,7 +59,7 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
 
 
 def _taken(weights: DecoderWeights, plan: TablePlan, weight_bytes: int) -> int:
-    """Bytes of the weights but for those that stay in their files."""
+    """Bytes of the weights except those that stay in their files."""
     if not plan.maps_embedding or weights.table.tied or weights.embedding_bytes:
         return weight_bytes
     return weight_bytes - weights.table.vocab_size * weights.table.hidden * weights.dtype.itemsize

@@ -34,7 +34,7 @@ class WeightSamples:
         return self._num_bytes(shape, (shape[1], inner), lambda: self._plain(shape, inner))
 
     def stored_bytes(self, stored: StoredWeight, inner: bool) -> int:
-        """The same of a weight in a checkpoint, in any format."""
+        """The same for a weight in a checkpoint, in any format."""
         shape = stored.shape[0], stored.shape[1]
         if stored.format is None:
             return self.plain_bytes(shape, inner)

@@ -25,7 +25,7 @@ def blocks(field: str, value: object) -> Block | None:
 
 
 def check_scale(parts: Mapping[str, TensorEntry], name: str, shape: tuple[int, int], block: Block | None) -> None:
-    """Raise ValueError unless a tensor holds scales of a weight [out, in]; without a block, of one row or of groups that divide in."""
+    """Raise ValueError unless a tensor holds scales of a weight [out, in]; without blocks, one row of them or groups that divide `in`."""
     scale, (rows, columns) = parts[name], shape
     one = scale.shape in ((), (1,), (1, 1))
     by_row = scale.shape == (rows,)
