@@ -79,7 +79,7 @@ def _singly(runner: PagedRunner) -> Tensor:
 
 
 def _together(runner: PagedRunner, take: int, beside: int) -> Tensor:
-    """The same with `take` tokens at once, in a step with another row `beside`."""
+    """The same with `take` tokens at once, in a step with another row, `beside`."""
     row, other = _begun(runner, 1), _begun(runner, 2)
     logits = runner.run([_next(other, beside), _next(row, take)])
     found = torch.cat((logits.last[-1:], logits.drafts[1]))[:_STEPS].clone()

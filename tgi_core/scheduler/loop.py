@@ -239,7 +239,7 @@ class SchedulerLoop:
             self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
-        """Wait for the next shard, and end requests whose deadline passes meanwhile."""
+        """Wait for the next shard, and end requests whose deadline passes in the meantime."""
         restarting = asyncio.ensure_future(restart)
         try:
             while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:

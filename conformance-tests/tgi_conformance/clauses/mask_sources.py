@@ -109,7 +109,7 @@ def slow(scene: Scene) -> None:
     rows=2,
 )
 def one_thread(scene: Scene) -> None:
-    """A batch of masked rows, with a source that takes long enough for a second thread to call it meanwhile."""
+    """A batch of masked rows, with a source that is slow enough for a second thread to call it at the same time."""
     stage = scene.stage(masks=SLOW)
     requests = masked_rows(stage, 3)
     stage.decode(stage.start(*requests))

@@ -53,7 +53,7 @@ def rewrite(schema: dict[str, Any], holds: Compiles) -> Rewritten:
 
 
 def normal(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without what its meaning does not need: unknown dialects, and an `$id` beside a `$ref` that resolves without it.
+    """Return a schema without what its meaning does not need: unknown dialects, and an `$id` next to a `$ref` that resolves without it.
     References to places that a rewriting may move become references to definitions."""
     root = dict(schema)
     if not str(root.get("$schema", _DRAFTS[0])).startswith(_DRAFTS):

@@ -35,7 +35,7 @@ class Device:
         self._slots, self._block_size = [0] * ((num_blocks + 1) * block_size), block_size
 
     def run(self, row_inputs: Sequence[RowInput]) -> list[Logits]:
-        """Compute positions start…start + take - 1 of each row and write its blocks. Return the logits after the last."""
+        """Compute each row's positions start…start + take - 1 and write its blocks. Return logits after the last."""
         # Replace: one forward pass over all rows. `row_input.row.tables[0]` are the ids of the row's blocks, in order.
         # The toy has logits for a few likely tokens; a masked row gets one for every token, as a model does.
         everything = range(self.vocab_size)
