@@ -53,7 +53,7 @@ def test_no_software(tmp_path: Path) -> None:
 def test_another_torch(tmp_path: Path) -> None:
     """A torch of another version beside it: both are named."""
     gaudi(tmp_path / "machine")
-    assert "beside a habana_frameworks for torch 2.11" in started(tmp_path, packages(tmp_path / "stack", "2.11.0\n"))
+    assert "with a habana_frameworks for torch 2.11" in started(tmp_path, packages(tmp_path / "stack", "2.11.0\n"))
 
 
 def test_a_device_that_is_held(tmp_path: Path) -> None:

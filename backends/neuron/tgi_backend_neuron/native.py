@@ -51,7 +51,7 @@ class NativeKit(PlainKit):
         self._runtime: Any = torch.neuron  # type: ignore[attr-defined]
         count = self._runtime.device_count()
         if index >= count:
-            raise Unsupported(f"rank {index} of this machine needs a core of its own, and {count} can be used")
+            raise Unsupported(f"rank {index} of this machine needs its own core, but only {count} can be used")
         self.device = torch.device(DEVICE, index)
         self._runtime.set_device(index)
         self._memory_fraction = memory_fraction

@@ -71,7 +71,7 @@ class AcceleratorKit(ABC):
         self._without: dict[str, Kernel] = {}
         count = self.runtime.device_count()
         if index >= count:
-            raise Unsupported(f"rank {index} of this machine needs a device of its own, and {count} can be used")
+            raise Unsupported(f"rank {index} of this machine needs its own device, but only {count} can be used")
         self.runtime.set_device(self.device)
 
     @abstractmethod
@@ -153,9 +153,7 @@ class AcceleratorKit(ABC):
             raise Unsupported(f"dtype {asked if asked != 'auto' else stored}: this device runs {', '.join(DTYPES)}")
         if wanted is torch.bfloat16 and not self.runtime.is_bf16_supported(including_emulation=False):
             if asked != "auto":
-                raise Unsupported(
-                    f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not compute it; take float16"
-                )
+                raise Unsupported(f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not support it; use float16")
             return torch.float16
         return cast(torch.dtype, wanted)
 

@@ -49,7 +49,7 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     if states is None and not getattr(model, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
     if states is None and getattr(model, "_is_stateful", False):
-        raise NotRagged("it keeps state beside keys and values")
+        raise NotRagged("it keeps state besides keys and values")
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)

@@ -45,7 +45,7 @@ class Eagle3Config:
         """For a model of that shape and number of layers. Raises InvalidModel."""
         own = config.values.get(LAYER_CONFIG, config.values)
         if not isinstance(own, dict):
-            raise InvalidModel(f"speculator: {config.file}: {LAYER_CONFIG} is no object")
+            raise InvalidModel(f"speculator: {config.file}: {LAYER_CONFIG} is not an object")
         try:
             table = read_table(own | {"model_type": "llama", "num_hidden_layers": own.get("num_hidden_layers", 1)})
         except UnsupportedFamily as reason:

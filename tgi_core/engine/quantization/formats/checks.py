@@ -14,7 +14,7 @@ def check_field(field: str, value: object, supported: Sequence[object]) -> None:
     """Raise ValueError unless a config's value is one of these; True is not 1."""
     if not any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in supported):
         wanted = " or ".join("none" if each is None else str(each) for each in supported)
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is {wanted}")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: {wanted}")
 
 
 def group_size_of(field: str, value: object) -> int:
@@ -22,7 +22,7 @@ def group_size_of(field: str, value: object) -> int:
     if value in (None, -1):
         return 0
     if type(value) is not int or value < 1:
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is a positive number or -1")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: a positive number or -1")
     return value
 
 

@@ -20,7 +20,7 @@ def blocks(field: str, value: object) -> Block | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(size) is int and 0 < size < 1 << 20 for size in value):
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is none or two sizes, as [128, 128]")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: none or two sizes, such as [128, 128]")
     return value[0], value[1]
 
 
