@@ -14,7 +14,7 @@ from tgi_core.scheduler.events import Event
 from tgi_core.wire.types import Generation
 
 LONGEST_S = 0.04
-"""Maximum time for which a token is held back, in seconds: one frame of a film."""
+"""Maximum time for which a token is held back, in seconds: one frame of film."""
 
 _USUAL_S = 0.03
 """Maximum time for which results are collected, in seconds; delivering them takes time as well."""

@@ -97,8 +97,8 @@ class RowMemory:
         return len(entries) * self.stride
 
     def enter(self, sequence: Sequence) -> None:
-        """Add the full blocks that a row is known to have written to the prefix index: those of all its tokens but the newest. Called
-        once that token has been read."""
+        """Add to the prefix index the full blocks that a row has certainly written: those of all its tokens but the newest. Called once
+        the newest has been read."""
         keys = self._keys(sequence)
         for place in range(len(sequence.entries), len(keys)):
             blocks = tuple(table[place] for table in sequence.tables)

@@ -61,8 +61,8 @@ class QueueLimits:
         return seconds_for(tokens, sum(owner.throughput.rate for owner in self._owners))
 
     def _last_of_longest(self, client: str) -> tuple[QueueOwner, Sequence] | None:
-        """Return the owner of the queue and the last request that has not begun, of the client with the most waiting requests;
-        None if `client` would have as many with one more."""
+        """Return the last request not yet begun of the client with the most waiting requests, and its queue's owner; None if `client`
+        would have as many with one more."""
         counts = Counter[str]()
         for owner in self._owners:
             counts.update(owner.queue.waiting_by_client())

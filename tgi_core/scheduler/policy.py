@@ -24,7 +24,7 @@ from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.types import SchedulerOptions
 
 LOOK_AHEAD = 8
-"""Number of waiting requests that do not fit and are skipped in search of a smaller one."""
+"""Maximum number of waiting requests that are skipped because they do not fit, in search of a smaller one."""
 MAX_OVERTAKEN = 32
 """Number of later requests that may overtake one that does not fit; after that, none may until it fits."""
 NEWCOMERS_SHARE = 4

@@ -129,7 +129,7 @@ class Guesses:
 
     @property
     def again(self) -> int:
-        """Number of the row's tokens from which on it may get drafts from here again."""
+        """Number of the row's tokens from which on it may get drafts from this source again."""
         return min(self.short.again, self.long.again)
 
 
