@@ -38,7 +38,7 @@ class Yardstick(Protocol):
 
     @property
     def where(self) -> str:
-        """As in "alone it makes 7"."""
+        """For messages such as "alone it makes 7"."""
 
     def rows(self, request: Request, count: int) -> list[Row]:
         """The first `count` results of a request, or more. Raises SuiteFault if it does not have that many."""

@@ -1,4 +1,4 @@
-"""What a clause's scenario works with: sessions watched by the oracle, and what the backend declares."""
+"""The context of a clause's scenario: sessions watched by the oracle, and what the backend declares."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ class ReferenceSession:
         return replace(made, proposed=self._propose(row, self._proposed_most)) if wanted else made
 
     def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
-        """What a greedy row without penalties or mask generates next: the likeliest token at each state. Writes nothing."""
+        """The next tokens of a greedy row without penalties or mask: the likeliest token at each state. Writes nothing."""
         tokens, table, states = list(row.tokens), row.tables[0], dict[int, int]()
 
         def state(position: int) -> int:

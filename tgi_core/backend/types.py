@@ -121,7 +121,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a plugin detects on this machine. `reason` explains why it is not READY, `hint` how to fix that."""
+    """The devices that a plugin detects on this machine. `reason` explains why it is not READY, `hint` how to fix that."""
 
     status: ProbeStatus
     devices: tuple[str, ...] = ()

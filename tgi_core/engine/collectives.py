@@ -26,13 +26,13 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from tgi_core.backend import BackendError, Group, PeerLost
 
 STEP_S = 60
-"""How long a rank waits for the others in the middle of a step."""
+"""Seconds that a rank waits for the others in the middle of a step."""
 
 LOADING_S = 3600
-"""How long a rank waits for one that is still loading weights or compiling; the server notices a rank that ends in the meantime."""
+"""Seconds that a rank waits for one that is still loading weights or compiling; the server notices a rank that ends in the meantime."""
 
 POLL_S = 50e-6
-"""How often a rank checks whether its device is done."""
+"""Seconds between a rank's checks whether its device is done."""
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -172,7 +172,7 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
 
 
 def _events(device: torch.device) -> Callable[[], DeviceEvent] | None:
-    """How to make events of a device, if it runs asynchronously and torch has a module for its kind with events."""
+    """A function that makes events of a device; None unless it runs asynchronously and torch has a module with events for its kind."""
     return None if device.type == "cpu" else getattr(getattr(torch, device.type, None), "Event", None)
 
 

@@ -1,4 +1,4 @@
-"""What the engine needs from a device package."""
+"""The interface between the engine and a device package."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DeviceKit(Protocol):
         """Tokens per step to promise if the plan does not say."""
 
     def choices(self) -> tuple[Kernel, ...]:
-        """What was chosen for this machine, independent of the model, with reasons."""
+        """The choices for this machine, independent of the model, with reasons."""
 
     def table_refusal(self) -> str:
         """Why this device cannot run decoders from tables; empty if it can."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("native")
 BUILT = SOURCES / "built"
-"""Where the build of the wheel puts libraries."""
+"""The folder in which the build of the wheel puts libraries."""
 
 CHOICE = "TGI_CPU_KERNELS"
 """Environment variable: `auto` for the fastest, the name of a variant, or `torch` for none."""
@@ -123,7 +123,7 @@ def source_hash(variant: Variant) -> str:
 
 
 def cache_folder() -> Path:
-    """Where libraries built at first use are kept."""
+    """The folder for libraries that are built at first use."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tgi-core" / "kernels"
 

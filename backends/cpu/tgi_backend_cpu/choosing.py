@@ -23,7 +23,7 @@ _log = logging.getLogger("tgi_backend_cpu")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, for the log and `/info`: the variant or `torch`, and the reason. `bf12`: compress weights to twelve bits."""
+    """The choice, for the log and `/info`: the variant or `torch`, and the reason. `bf12`: compress weights to twelve bits."""
 
     name: str
     reason: str

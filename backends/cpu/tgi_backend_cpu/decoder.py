@@ -44,7 +44,7 @@ def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
 
 
 def step_kernel(table: DecoderTable) -> Kernel:
-    """What runs the steps of a table."""
+    """The kernel that runs the steps of a table."""
     return Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step")
 
 
@@ -82,7 +82,7 @@ class PackedDecoder:
         self.model = self._model(weights)
 
     def description(self) -> str:
-        """How the weights are stored, for logs."""
+        """A description of how the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
         counts = Counter(linear.layout for linear in (*found, self.model.head))
         names = {

@@ -146,7 +146,7 @@ class Cache(Structure):
 
 
 class Scoring(Structure):
-    """How attention treats scores."""
+    """How attention changes scores."""
 
     _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int32))
 

@@ -93,7 +93,7 @@ class CpuKit:
         return DecoderRunner(self.kernels, self, weights, progress)
 
     def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
-        """What `table_runner` would make. Raises UnsupportedFamily."""
+        """The plan of the runner that `table_runner` would make. Raises UnsupportedFamily."""
         if self.kernels is None:
             raise UnsupportedFamily(self.table_refusal())
         if reason := refusal(table, dtype):

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, with control groups v1 and v2.
+"""The cores and memory that this process may use, with control groups v1 and v2.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html and …/cgroup-v1/memory.html, proc(5).
 """

@@ -30,7 +30,7 @@ Cards = tuple[Sequence[Card], tuple[int, int]]
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ, read: Callable[[], Cards] = read_cards) -> Probe:
-    """What is found in the system's files under `root`, and what the driver reports."""
+    """The probe's result from the system's files under `root` and the driver's report."""
     devices = find_devices(root, read)
     asked = environment.get(VISIBLE)
     if asked and asked.startswith("MIG-") and devices:

@@ -15,7 +15,7 @@ from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidd
 from tgi_core.engine.accelerator.driver_files import holder, read_hex, read_text
 
 ROOT = Path("/")
-"""Where the system's files are."""
+"""The root of the system's files."""
 VISIBLE = "HABANA_VISIBLE_MODULES"
 """The process's variable: module numbers. `HABANA_VISIBLE_DEVICES` belongs to the container runtime: it decides which nodes exist."""
 STACK = "habana_frameworks"
@@ -39,7 +39,7 @@ class Module:
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:
-    """What the driver's files show, and whether the installed torch is the one that `habana_frameworks` was built for."""
+    """Detect devices by the driver's files, and check that the installed torch is the one that `habana_frameworks` was built for."""
     modules = [module.device for module in find_modules()]
     hidden = hidden_by(modules, (VISIBLE,), environment)
     wanted = replace(WANTED, version=required_torch())

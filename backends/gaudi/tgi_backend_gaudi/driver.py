@@ -1,4 +1,4 @@
-"""What the kernel driver says about a device through its control node, which can be opened while another process holds the device.
+"""Asks the kernel driver about a device through its control node, which can be opened while another process holds the device.
 
 Source: include/uapi/drm/habanalabs_accel.h of Linux, and drivers/accel/habanalabs/common/habanalabs_ioctl.c, which answers.
 """

@@ -40,7 +40,7 @@ def backend_manifest() -> Manifest:
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether Intel's software is installed."""
+    """Detect devices by the driver's files, and check that Intel's software is installed."""
     return probe()
 
 

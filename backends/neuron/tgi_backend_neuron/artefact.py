@@ -25,7 +25,7 @@ _NAMES = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformer
 
 @dataclass(frozen=True, slots=True)
 class ArtefactSpec:
-    """What is to be compiled. `torch_dtype` is torch's name, `target` the compiler's of the chip."""
+    """What to compile. `torch_dtype` is torch's name, `target` the compiler's name for the chip."""
 
     batch_size: int
     sequence_length: int

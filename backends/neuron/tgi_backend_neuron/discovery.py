@@ -14,7 +14,7 @@ from tgi_core.engine.accelerator.discovery import installed, is_verified, major_
 from tgi_core.engine.accelerator.driver_files import read_text
 
 ROOT = Path("/")
-"""Where the system's files are."""
+"""The root of the system's files."""
 VISIBLE, COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
 """The runtime's variables: cores by number ("4", "0-3", "0,2"), and how many."""
 TARGETS = {"inf2": "trn1", "trn1": "trn1", "trn1n": "trn1", "trn2": "trn2", "trn2n": "trn2", "trn3": "trn3"}
@@ -59,7 +59,7 @@ class Machine:
 
 
 def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:
-    """What the driver shows; None if there is no device."""
+    """The machine as the driver shows it; None if there is no device."""
     drivers = read_text(ROOT / "proc/devices")
     nodes = [node for node in sorted((ROOT / "dev").glob("neuron*")) if re.fullmatch(r"neuron\d+", node.name)]
     if not re.search(r"^\s*\d+\s+neuron\s*$", drivers, re.MULTILINE) or not nodes:

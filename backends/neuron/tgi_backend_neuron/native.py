@@ -57,7 +57,7 @@ class NativeKit(PlainKit):
         self._memory_fraction = memory_fraction
 
     def queue(self) -> PlainQueue:
-        """In lock step: waiting means waiting for everything enqueued."""
+        """A queue in lock step: waiting means waiting for everything enqueued."""
         return PlainQueue(lambda: self._runtime, _translated, in_flight=1)
 
     def compiler(self) -> Mapping[str, str]:
@@ -74,7 +74,7 @@ class NativeKit(PlainKit):
         return (FlatAttention(BLOCK_SIZES[::-1]),)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """That it is experimental."""
+        """A note that this is experimental."""
         name = f"TorchNeuron {installed('torch-neuronx')}"
         return (Kernel("device", name, "experimental: plain torch, no NKI kernels; not run on a device by its authors"),)
 

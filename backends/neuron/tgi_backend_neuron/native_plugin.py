@@ -20,7 +20,7 @@ def backend_manifest() -> Manifest:
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether TorchNeuron is installed."""
+    """Detect devices by the driver's files, and check that TorchNeuron is installed."""
     return probe_native()
 
 

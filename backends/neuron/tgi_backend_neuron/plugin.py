@@ -17,7 +17,7 @@ def backend_manifest() -> Manifest:
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether optimum-neuron and what it needs are installed."""
+    """Detect devices by the driver's files, and check that optimum-neuron and what it needs are installed."""
     return probe()
 
 

@@ -29,7 +29,7 @@ _ABSENT = Probe(
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Probe:
-    """What is found in the system's files under `root`."""
+    """The probe's result from the system's files under `root`."""
     devices = find_devices(root)
     if devices and (trouble := disagreement(environment)):
         return Probe(ProbeStatus.BROKEN, tuple(device.name for device in devices), trouble, f"set {HIP} alone")

@@ -51,7 +51,7 @@ class StaticCpuKit(PlainKit):
         return (FlatAttention(BLOCK_SIZES) if self.rules.flat else TableAttention(BLOCK_SIZES),)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """That it is an emulation."""
+        """A note that this is an emulation."""
         return (Kernel("device", "emulated", "torch on the CPU, with the rules of a compiler of static shapes"),)
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:

@@ -34,7 +34,7 @@ _UNUSED = Probe(
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Probe:
-    """What is found in the system's files under `root`."""
+    """The probe's result from the system's files under `root`."""
     places = find_devices(root)
     devices = [device for _, device in places]
     # Nearly every Intel desktop has one: it is used only if torch was chosen for it.

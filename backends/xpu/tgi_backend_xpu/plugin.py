@@ -28,7 +28,7 @@ def backend_manifest() -> Manifest:
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the system shows about Intel's devices, and whether the installed torch is built for them."""
+    """Detect Intel's devices, and check that the installed torch is built for them."""
     return probe()
 
 
@@ -40,7 +40,8 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
 
 @hookimpl
 def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
-    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost if there is no device."""
+    """What `backend_open` would choose, and how much memory it would take. Raises InvalidModel, Unsupported; DeviceLost if there is no
+    device."""
     return plan_accelerator(options, free_bytes, probe(), DEFAULTS, lambda: _kit(options))
 
 

@@ -17,7 +17,7 @@ class Source:
         self.real = real
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """As it is."""
+        """Pass the call on."""
         found: bytes = self.real.fill(rows)
         return found
 

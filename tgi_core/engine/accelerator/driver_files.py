@@ -1,4 +1,5 @@
-"""What the system's files say about devices: those of kernel drivers, and of processes that have a device open. Does not import torch."""
+"""Information about devices from the system's files: those of kernel drivers, and of processes that have a device open. Does not import
+torch."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class AcceleratorKit(ABC):
     """One device of a machine, for one rank."""
 
     name: str
-    """The backend's."""
+    """The backend's name."""
     device_type: str
     """torch's device type."""
     collectives: str
@@ -166,7 +166,7 @@ class AcceleratorKit(ABC):
         return TorchLoraKernel(weights)
 
     def free_bytes(self) -> int:
-        """What the driver reports as free now, less the operator's reserve, which is at least `DRIVER_BYTES`."""
+        """Bytes that the driver reports as free now, less the operator's reserve, which is at least `DRIVER_BYTES`."""
         self.runtime.empty_cache()
         free, total = self.runtime.mem_get_info(self.device)
         return max(0, free - max(DRIVER_BYTES, total - int(self._memory_fraction * total)))
@@ -188,7 +188,7 @@ class AcceleratorKit(ABC):
         return PagedDecoderRunner(self, weights, self._operators(), progress)
 
     def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
-        """What `table_runner` would make. Raises UnsupportedFamily."""
+        """The plan of the runner that `table_runner` would make. Raises UnsupportedFamily."""
         _, provider, kernels = choose_parts(table, dtype, self, self._operators())
         return TablePlan(kernels, PagedDecoderRunner.features, provider.block_sizes, PagedDecoderRunner.spare_blocks)
 

@@ -1,4 +1,5 @@
-"""What the installed torch was built for, read from its files: importing torch takes seconds, and can fail on a broken driver."""
+"""The platforms that the installed torch was built for, read from its files: importing torch takes seconds, and can fail on a broken
+driver."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a library computes. `widths` are the supported widths of a head, `most` the widest if any multiple of 8 will do."""
+    """The limits of a library. `widths` are the supported widths of a head, `most` the widest if any multiple of 8 will do."""
 
     dtypes: tuple[torch.dtype, ...] = HALVES
     widths: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ SPARE_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer caches per position; keys and values may differ in width."""
+    """The cache of one attention layer per position; keys and values may differ in width."""
 
     kv_heads: int
     key_width: int

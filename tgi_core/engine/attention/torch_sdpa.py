@@ -24,7 +24,7 @@ class TorchAttention(PlainAttention):
     kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """It serves every layer."""
+        """It supports every layer."""
         return ""
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
@@ -103,7 +103,7 @@ def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> Tensor:
-    """Which key positions a query at a position sees: causal, within its window, within its chunk."""
+    """The key positions that a query at a position sees: causal, within its window, within its chunk."""
     mask = keys <= queries
     if parameters.window is not None:
         mask = mask & (keys > queries - parameters.window)

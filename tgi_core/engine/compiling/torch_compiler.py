@@ -14,7 +14,7 @@ from tgi_core.engine.compiling.base import Compiled
 from tgi_core.engine.failures import TORCH_ERRORS
 
 _COMPILED: dict[tuple[str, ...], Compiled] = {}
-"""What this process has compiled, by all that it depends on: a session that is opened again finds it."""
+"""Programs compiled by this process, by everything that they depend on: a session that is opened again finds them."""
 
 
 class TorchProgramCompiler:

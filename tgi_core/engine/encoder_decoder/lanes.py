@@ -28,7 +28,7 @@ class LaneShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerShapes:
-    """What a decoder layer caches per position of its own, and per position of the encoder."""
+    """The cache of a decoder layer per position of its own, and per position of the encoder."""
 
     own: LaneShape
     cross: LaneShape

@@ -36,7 +36,7 @@ class EncoderDecoderModel:
         return self._positions.has_biases
 
     def layers(self) -> list[LayerShapes]:
-        """What each layer of the decoder caches; measured."""
+        """The cache shapes of each decoder layer; measured."""
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         mask = torch.zeros(
             1, 1, 1, 1, dtype=self.model.dtype, device=self.device

@@ -29,7 +29,7 @@ class PlannedKit:
 
     @classmethod
     def of(cls, kit: DeviceKit, free_bytes: int | None, taken: int = 0) -> DeviceKit:
-        """As a kit."""
+        """Create it, typed as a kit."""
         planned = cls(kit, free_bytes)
         planned.taken = taken
         return cast(DeviceKit, planned)
@@ -44,7 +44,7 @@ class PlannedKit:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What a runner needs of an attention provider to promise limits."""
+    """The part of an attention provider that a runner needs to promise limits."""
 
     block_sizes: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""What a session needs from a speculator."""
+"""The interface of a speculator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the static engine needs from a device package."""
+"""The interface between the static engine and a device package."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class HeadCall:
 
 
 def input_layout(shape: Shape | HeadShape) -> BufferLayout:
-    """What a program of this shape reads."""
+    """The inputs that a program of this shape reads."""
     if isinstance(shape, HeadShape):
         return BufferLayout.of(kept=shape.kept, sampled=shape.kept)
     tokens = {"ids": shape.tokens, "positions": shape.tokens, "slots": shape.tokens, "begun": shape.rows}

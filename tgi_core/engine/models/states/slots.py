@@ -68,7 +68,7 @@ def _together(slots: list[int], end: int, device: torch.device) -> StepPart:
 
 
 class PartStates:
-    """What a layer gets as its `Cache` while a part of a step runs: the methods of transformers' `Cache` for layers with states."""
+    """A layer's `Cache` while a part of a step runs: it has the methods of transformers' `Cache` for layers with states."""
 
     __slots__ = ("_all", "_part", "_states")
 
