@@ -1,7 +1,5 @@
-"""Builds the native kernels into the wheel where a C++ compiler is at hand; the wheel is pure Python where none is.
-
-A wheel without them, or of other sources, builds what it needs at first use. `TGI_CPU_KERNELS` names the only variant to build, or
-`torch` to build none.
+"""Builds the native kernels into the wheel if there is a C++ compiler; otherwise the wheel is pure Python. A package without them, or
+with other sources, builds what it needs at first use. `TGI_CPU_KERNELS` names the only variant to build, or `torch` to build none.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class BuildWithKernels(build_py):
 
 
 class MaybeNative(Distribution):
-    """A distribution for one platform where kernels are in it."""
+    """A distribution for one platform if it contains kernels."""
 
     def has_ext_modules(self) -> bool:
         """Whether the wheel's tag must name the platform."""
@@ -71,7 +69,7 @@ class AnyPython(bdist_wheel):
     """The kernels have a C interface: one wheel serves every Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Python 3, no interface of CPython's, the platform as it is."""
+        """Python 3, without CPython's ABI, on this platform."""
         return "py3", "none", super().get_tag()[2]
 
 

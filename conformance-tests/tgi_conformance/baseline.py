@@ -1,6 +1,5 @@
-"""The output of a request that runs alone, with which every row of a batch is compared.
-
-Each request runs in one piece and in lock step, without prefix, chunks or mates, in a session that nothing else uses.
+"""The output of a request that runs alone, with which every row of a batch is compared. Each request runs in one piece and in lock step,
+without a prefix, chunks or batch mates, in a session that nothing else uses.
 """
 
 from __future__ import annotations
@@ -33,37 +32,37 @@ Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str
 """Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter."""
 
 _ROUNDS = itertools.count(2_000_000 // PHASES)
-"""Ids of requests that run alone are a round of PHASES each, above those that scenarios use: both may run in one session."""
+"""Ids of requests that run alone: PHASES ids per round, above those that scenarios use, since both may run in one session."""
 
 
 class Alone:
-    """Rows by request, made as far as they are asked for, and kept."""
+    """Rows by request, generated as far as needed, and kept."""
 
     def __init__(self, target: Target, sessions: Sessions | None = None, wanted: SessionSpec | None = None) -> None:
-        """`wanted` are the sessions in which requests run; those of the suite's usual plan run in others without a mask source, masked
-        requests and those of a model with adapters aside."""
+        """`wanted` describes the sessions in which requests run. With the suite's usual plan, requests that are not masked run in
+        sessions without a mask source, unless the model has adapters."""
         self.sessions = sessions or Sessions()
         self._target = target
         self._wanted = wanted or SessionSpec(target.model, target.dtype, "alone", masks=ALTERNATING)
         self._made: dict[Key, list[Row]] = {}
         self.formula_checked: set[object] = set()
-        """What was compared with the published formula already: keys of requests, with their results."""
+        """What has been compared with the published formula: keys of requests, with their results."""
         self.passed: set[str] = set()
-        """Checks that open a session of their own, and need not be made twice in a run."""
+        """Checks that open their own session, and need to be made only once per run."""
         self._others = {self._wanted: self}
 
     @property
     def where(self) -> str:
-        """How a message names this yardstick."""
+        """The name of this yardstick in messages."""
         return "alone"
 
     def of(self, wanted: SessionSpec) -> Alone:
-        """What requests make alone in other sessions."""
+        """The outputs of requests that run alone in other sessions."""
         wanted = replace(wanted, purpose="alone")
         if wanted not in self._others:
             other = Alone(self._target.on(wanted.model, wanted.dtype), self.sessions, wanted)
             for known, alone in self._others.items():
-                if replace(known, masks=wanted.masks) == wanted:  # their sessions are the same, and a key tells masks apart
+                if replace(known, masks=wanted.masks) == wanted:  # the sessions are the same, and keys distinguish masks
                     other._made = alone._made
             self._others[wanted] = other
         return self._others[wanted]
@@ -77,7 +76,7 @@ class Alone:
 
     @cached_property
     def adapted(self) -> Capabilities | None:
-        """What a session that is opened with the golden adapters declares; None where they are refused. Raises Occupied."""
+        """What a session opened with the golden adapters declares; None if they are refused. Raises Occupied."""
         golden = Golden.load(adapted_golden(self._target.device_kind))
         try:
             with self.sessions.lending(
@@ -95,7 +94,7 @@ class Alone:
             return Feature.MASKS in lent.capabilities.features or lent.breaker is not None
 
     def key(self, request: Request) -> Key:
-        """What its results depend on."""
+        """Everything that a request's results depend on."""
         shift = phase(self._wanted.masks, request.id) if request.masked else None
         return (
             *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
@@ -103,16 +102,16 @@ class Alone:
         )
 
     def rows(self, request: Request, count: int) -> list[Row]:
-        """`count` results or more, fewer only at the end of the longest row. Raises Violation when the request fails alone, and
-        Occupied while the device has no room for the session that must say."""
+        """`count` results or more, fewer only at the end of the longest row. Raises Violation if the request fails alone, and Occupied
+        while the device has no room for the session to run it."""
         key = self.key(request)
         if len(self._made.get(key, ())) < count:
-            # one more than needed: sessions that count the same steps would hide a defect that depends on their number
+            # one more than needed: equal step counts in both sessions would hide a defect that depends on the count
             self._made[key] = self._run(request, count + (count > 1))
         return self._made[key]
 
     def close(self) -> None:
-        """End the sessions; what was made stays."""
+        """End the sessions; results are kept."""
         self.sessions.close()
 
     def _run(self, request: Request, count: int) -> list[Row]:
@@ -149,7 +148,7 @@ def _generate(session: Session, capacity: Capacity, request: Request, count: int
 
 
 def _blocks(capacity: Capacity, before: int, end: int) -> tuple[tuple[int, ...], ...]:
-    """Blocks that cover positions below `end`, less those that cover positions below `before`, counted up from the first."""
+    """Blocks that cover positions below `end`, without those that cover positions below `before`, numbered from the first."""
     tables = []
     for group in capacity.groups:
         first, last = -(-before // group.block_size), -(-end // group.block_size)
@@ -160,7 +159,7 @@ def _blocks(capacity: Capacity, before: int, end: int) -> tuple[tuple[int, ...],
 
 
 def _only(rows: tuple[Row, ...], name: str, position: int) -> Row:
-    """The row of a step that has one. `name` is what a scenario calls it."""
+    """The only row of a step. `name` is the scenario's name for it."""
     where = f"{name}, which the suite ran alone to compare with, at position {position}:"
     if len(rows) != 1:
         raise Violation("rows", f"{where} its step returned {len(rows)} rows")
@@ -173,5 +172,5 @@ def _only(rows: tuple[Row, ...], name: str, position: int) -> Row:
 
 
 def all_wants(features: frozenset[Feature]) -> OutputOptions:
-    """All that a session with these features can return for a row."""
+    """Everything that a session with these features can return for a row."""
     return OutputOptions(Feature.LOGPROBS in features, 4 if Feature.TOP_N in features else 0, Feature.PROMPT_LOGPROBS in features)

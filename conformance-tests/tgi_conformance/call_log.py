@@ -12,7 +12,7 @@ from tgi_core.backend import Capabilities, Capacity, Closed, hookimpl
 
 _T = TypeVar("_T")
 _ASIDE, _DONE = "~", "."
-"""Before a line: a call that belongs to no scenario, such as `close`; instead of one: the call before it has returned."""
+"""As a line's prefix: a call outside of any scenario, such as `close`. As a line: the previous call has returned."""
 
 
 class Journal:
@@ -25,20 +25,20 @@ class Journal:
         return self._file is not None
 
     def restart(self) -> None:
-        """A scenario begins, with a session of its own."""
+        """Record that a scenario begins, with its own session."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
 
     def calling(self, sentence: str) -> None:
-        """A call of the scenario is made."""
+        """Record that the scenario makes a call."""
         self._write(sentence)
 
     def calling_aside(self, what: str) -> None:
-        """Another call is made, which matters only if it does not return."""
+        """Record another call, which matters only if it does not return."""
         self._write(_ASIDE + what)
 
     def returned(self) -> None:
-        """The last call has returned, or raised."""
+        """Record that the last call has returned, or raised."""
         self._write(_DONE)
 
     def _write(self, line: str) -> None:
@@ -47,7 +47,7 @@ class Journal:
 
 
 class NotedCalls:
-    """Hook wrappers: notes the calls of a session that are not verbs of a scenario."""
+    """Hook wrappers that record a session's calls that are not verbs of a scenario."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -77,7 +77,7 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a journal says. `sequence` are the scenario's calls; `open` is the one that has not returned, "" if none is under way."""
+    """The contents of a journal. `sequence` are the scenario's calls; `open` is the one that has not returned, "" if none is under way."""
 
     sequence: tuple[str, ...] = ()
     open: str = ""

@@ -19,10 +19,8 @@ TIME_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What the child process saw.
-
-    `imported` are the top-level modules that importing the plugin added, `probing` those that its probe added; `trouble` says what
-    went wrong, or is "".
+    """What the child process saw. `imported` lists the top-level modules added by importing the plugin, `probing` those added by its
+    probe; `trouble` says what went wrong, or is "".
     """
 
     imported: tuple[str, ...] = ()

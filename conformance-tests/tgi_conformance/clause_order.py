@@ -12,7 +12,7 @@ from tgi_conformance.result import Result, not_run
 from tgi_conformance.verdict import Level, Verdict
 
 MAX_TIMEOUTS = 3
-"""After so many clauses in a row that reached the time limit the run is over."""
+"""The run ends after this many clauses in a row have reached the time limit."""
 
 Attempt = Callable[[Clause], Result]
 
@@ -81,7 +81,7 @@ def run_clauses_together(
     *,
     starting: Callable[[Clause], None] = lambda clause: None,
 ) -> Iterator[tuple[Clause, Result]]:
-    """Run as many clauses at a time as there are `attempts`, each of which runs one at a time; results come as they are known.
+    """Run as many clauses at a time as there are `attempts`, each of which runs one at a time; results come as soon as they are known.
 
     A level waits for the one below; if the run keeps going, all of them wait for L0 only. Essential clauses start first.
     """

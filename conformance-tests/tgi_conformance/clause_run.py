@@ -43,7 +43,7 @@ def run_clause(
 
 
 def _again(clause: Clause, scene: Scene, failed: Result) -> tuple[Result, Scene]:
-    """Repeat a failure in a fresh session: only there can it be shown and replayed without what earlier clauses did."""
+    """Repeat a failure in a fresh session: only there can it be shown and replayed without the calls of earlier clauses."""
     result = _tried(clause, scene)
     if result.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED):
         return result, scene
@@ -88,7 +88,7 @@ def _outcome(clause: Clause, scene: Scene) -> Result:
 
 
 def _check(clause: Clause, scene: Scene) -> None:
-    """Run the scenario. If it stops early, rows that are wrong come before the reason why it stopped."""
+    """Run the scenario. If it stops early, wrong rows take precedence over the reason why it stopped."""
     try:
         clause.check(scene)
     except (Violation, DoesNotApply, NotReached):
@@ -109,7 +109,7 @@ def _told(scene: Scene) -> tuple[str, ...]:
 
 
 def _failed(clause: Clause, scene: Scene, violation: Violation) -> Result:
-    """Return a failure with the shortest sequence, where the oracle can judge it from the calls alone."""
+    """Return a failure with the shortest sequence, if the oracle can judge it from the calls alone."""
     play = scene.culprit
     if play is None:
         return Result(clause.id, Verdict.FAIL, str(violation))

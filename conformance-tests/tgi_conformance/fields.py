@@ -18,7 +18,7 @@ FILTERS = tuple(spec for spec in SAMPLING if spec.stage is SamplingStage.FILTER)
 
 
 def using(spec: SamplingSpec, value: Any, **others: Any) -> Sampling:
-    """Return sampling that uses one field, beside what it needs to have an effect; filters and draws set `do_sample`."""
+    """Return sampling that uses one field, along with what it needs to have an effect; filters and draws set `do_sample`."""
     return Sampling(**{"do_sample": spec.stage is not SamplingStage.PENALTY, **dict(spec.beside), **others, spec.name: value})
 
 

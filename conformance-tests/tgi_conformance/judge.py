@@ -1,4 +1,4 @@
-"""Whether the rows of a step are what the oracle expects, and what each request makes alone."""
+"""Judges whether the rows of a step are what the oracle expects, and what each request makes alone."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from tgi_conformance.verdict import Violation
 from tgi_core.backend import Request, Row, RowFaultKind, Rows, Sampling, TopToken
 
 TOLERANCE = {"float32": 2e-3, "float16": 0.35, "bfloat16": 0.35}
-"""By how much a logprob may differ between two shapes of batch, or from the golden transcript, in nats. float16 may run as bfloat16."""
+"""Maximum difference of a logprob, in nats, between two batch shapes or from the golden transcript. float16 may run as bfloat16."""
 FAR = 16.0
-"""Below this many nats under 0 a logprob of lower precision may differ in proportion, because rounding is relative to a logit."""
+"""A logprob of lower precision that is more than this many nats below 0 may differ in proportion, because rounding is relative to a
+logit."""
 
 
 def close_call(request: Request, alone: Row, tolerance: float) -> bool:
-    """Whether rounding may have chosen another token than a request makes alone: unknown without top tokens, and where it was drawn, and
-    then not held against the backend."""
+    """Whether rounding may have chosen another token than a request makes alone. That is unknown without top tokens, or if the token was
+    drawn; the backend then gets the benefit of the doubt."""
     if request.sampling.do_sample or not alone.top or len(alone.top[0]) < 2:
         return True
     return alone.top[0][0].logprob - alone.top[0][1].logprob < 2 * tolerance
 
 
 class Yardstick(Protocol):
-    """What requests make alone; `where` says so in a sentence.
+    """The outputs of requests that run alone; `where` names their source in messages.
 
-    Raises Occupied while the device has no room for the session that must say.
+    Raises Occupied while the device has no room for the session to run them.
     """
 
     @property
     def where(self) -> str:
-        """As in "alone it makes 7"."""
+        """For messages such as "alone it makes 7"."""
 
     def rows(self, request: Request, count: int) -> list[Row]:
-        """The first `count` results of a request, or more. Raises SuiteFault where it does not know as many."""
+        """The first `count` results of a request, or more. Raises SuiteFault if it does not have that many."""
 
 
 def _ending(row: Row) -> str:
-    """What a row came with, in words."""
+    """A row's outcome, in words."""
     return f"a {row.fault.kind.value} fault" if row.fault is not None else f"the tokens {list(row.tokens)}"
 
 
@@ -59,22 +60,22 @@ def _cut(how: Sampling) -> bool:
 
 
 def _stretch(request: Request) -> float:
-    """How many times the usual error the logprobs of a row may have: the repetition penalty and the temperature multiply the error of a
-    logit, and a mask may leave only logits far from zero, which are rounded more coarsely."""
+    """The factor by which the error of a row's logprobs may exceed the usual one: the repetition penalty and the temperature multiply the
+    error of a logit, and a mask may leave only logits far from zero, which are rounded more coarsely."""
     how = request.sampling
     penalty = max(how.repetition_penalty, 1 / how.repetition_penalty)
     return max(1.0, penalty / how.temperature if how.do_sample else penalty) * (2 if request.masked else 1)
 
 
 class RowJudge:
-    """Holds the rows of steps against the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`.
+    """Compares the rows of steps with the oracle's parts and a yardstick. Rows that left the exact path are in `strayed`.
 
     What can be judged from a step alone is judged at once. A row is compared with the yardstick when it has left its session, so that
     the yardstick runs each request once, for as many tokens as are needed.
     """
 
     def __init__(self, yardstick: Yardstick, dtype: str, mask_kind: str | None, *, bits: bool = False) -> None:
-        """`bits`: no rounding is forgiven, whatever the dtype."""
+        """`bits`: no rounding is tolerated, whatever the dtype."""
         self._yardstick, self._mask_kind, self._bits = yardstick, mask_kind, bits
         self._exact, self._tolerance = bits or dtype == "float32", TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         self.strayed: set[int] = set()
@@ -82,7 +83,7 @@ class RowJudge:
 
     @property
     def yardstick(self) -> Yardstick:
-        """What rows are held against."""
+        """What rows are compared with."""
         return self._yardstick
 
     @property
@@ -110,7 +111,7 @@ class RowJudge:
             del self._waiting[each]
 
     def step(self, step_id: int, parts: Sequence[Part], result: Rows) -> None:
-        """All rows of one step. Raises Violation. Marks rows that failed as they had to."""
+        """Judge all rows of one step. Raises Violation. Marks rows that failed as required."""
         if result.step != step_id:
             raise Violation("step", f"the rows of step {step_id} say that they are of step {result.step}")
         self._order(parts, result)
@@ -154,7 +155,7 @@ class RowJudge:
         self._waiting.setdefault(part.row, []).append((part, row))
 
     def _ended(self, part: Part, row: Row) -> None:
-        """A row ends with a fault where its mask allows no token, and nowhere else. Marks it as failed."""
+        """Check that a row ends with a fault exactly where its mask allows no token. Marks it as failed."""
         left, id = self._left(part), row.request_id
         if row.fault is None:
             if left is not None and (left == 0 or len(row.tokens) > left):
@@ -191,7 +192,7 @@ class RowJudge:
         return made
 
     def _masked(self, part: Part, row: Row) -> None:
-        """A masked row makes what the suite's mask source has allowed it."""
+        """Check that a masked row makes only tokens that the suite's mask source has allowed."""
         request = part.row.request
         if self._mask_kind is None or not request.masked or part.makes is None:
             return
@@ -200,7 +201,7 @@ class RowJudge:
                 raise Violation("masks", f"row {request.id} made token {token} at {index}, which its mask forbids")
 
     def _compare(self, part: Part, row: Row, alone: Sequence[Row]) -> None:
-        """With what the request makes alone, token by token."""
+        """Compare with what the request makes alone, token by token."""
         for place in range(len(row.tokens) if part.makes is not None else 0):
             at = slice(place, place + 1)
             one = Row(row.request_id, row.tokens[at], row.logprobs[at], row.top[at])

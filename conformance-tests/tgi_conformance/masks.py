@@ -1,7 +1,6 @@
-"""Grammar masks that the suite brings along, by name, so that a recorded failure can be run again.
-
-A mask depends only on how many tokens its row has made, and in OWN and SLOW on the request's id, so that a row alone, under an id of the
-same phase, and the same row among mates get the same masks.
+"""The suite's own grammar masks, by name, so that a recorded failure can be run again. A mask depends only on how many tokens its row has
+made and, in OWN and SLOW, on the request's id. So a row alone, under an id of the same phase, and the same row in a batch get the same
+masks.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ PHASES = 3
 """Under OWN and SLOW a third of the tokens are allowed: which third depends on the request's id and on how many tokens were made."""
 
 SLOW_S = 0.03
-"""How long a SLOW source takes for a row."""
+"""Seconds that a SLOW source takes for a row."""
 
 DOOMED = 1_000_000
 """FAILING forbids everything to requests from this id on; BREAKING and LOSING raise for them."""
 
 AFTER = 2
-"""How many tokens a doomed request makes first."""
+"""Number of tokens that a doomed request makes first."""
 
 
 @dataclass(slots=True)
 class Masks:
-    """A row's token n must be even for even n and odd for odd n. `told` are the tokens that the backend reported, by request; `trouble` is
-    what it did wrong in asking, or "". `fill` waits while the source is `held`."""
+    """A row's token n must be even for even n and odd for odd n. `told` are the tokens that the backend reported, by request; `trouble`
+    is what was wrong with its calls, or "". `fill` waits while the source is `held`."""
 
     vocab_size: int
     kind: str = ALTERNATING
@@ -49,7 +48,7 @@ class Masks:
         self._open.set()
 
     def act_as(self, kind: str) -> None:
-        """Be of another kind from now on, for a scenario that has not begun."""
+        """Switch to another kind, for a scenario that has not begun."""
         self.kind, self.trouble = kind, ""
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
@@ -67,7 +66,7 @@ class Masks:
                 self._busy.release()
 
     def complete(self, id: int, yields: bool) -> None:
-        """A step is launched that runs a row, and makes a token of it or does not."""
+        """Record that a step is launched that runs a row, and whether the row makes a token in it."""
         if yields:
             self._incomplete.discard(id)
         else:
@@ -75,7 +74,7 @@ class Masks:
 
     @contextlib.contextmanager
     def held(self, time_limit_s: float) -> Iterator[Callable[[], bool]]:
-        """Until it is left, or the time is over, `fill` does not return. What it gives says whether the source is still held."""
+        """Inside, `fill` does not return until the time limit. The yielded function tells whether the source is still held."""
         timer = threading.Timer(time_limit_s, self._open.set)
         self._open.clear()
         timer.start()
@@ -87,7 +86,8 @@ class Masks:
             self._open.set()
 
     def misled(self, id: int, tokens: list[int]) -> str:
-        """What is wrong with the tokens that were told of a request that made `tokens`, the last of which need not be told; or ""."""
+        """What is wrong with the tokens that the backend reported for a request that made `tokens`, the last of which it need not report;
+        or ""."""
         told = self.told.get(id, [])
         short = len(told) < len(tokens) - 1
         wrong = short or told[: len(tokens)] != tokens[: len(told)]
@@ -124,5 +124,5 @@ def allows(made: int, token: int, shift: int | None = None) -> bool:
 
 
 def phase(kind: str | None, id: int) -> int | None:
-    """What of a request's id its masks depend on."""
+    """The part of a request's id that its masks depend on."""
     return id % PHASES if kind in (OWN, SLOW) else None

@@ -1,4 +1,4 @@
-"""What the contract says will happen: the suite's own record of rows, handles, takes and blocks.
+"""The oracle, which predicts what the contract says will happen: the suite's own record of rows, handles, takes and blocks.
 
 It is written from the contract's text alone and shares no code with `tgi_core.backend.batch_tracker` or any backend, so a mistake there is
 not repeated here. `expect` predicts the outcome of a call without changing anything; `accept` records that it succeeded. Where a

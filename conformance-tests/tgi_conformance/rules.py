@@ -1,4 +1,4 @@
-"""What the contract requires of a single request: ranges, limits, and declared features."""
+"""The contract's rules for a single request: ranges, limits, and declared features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a clause's scenario works with: sessions watched by the oracle, and what the backend declares."""
+"""The context of a clause's scenario: sessions watched by the oracle, and what the backend declares."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Scene:
         return self.aside(lambda: self.alone.adapted)
 
     def aside(self, ask: Callable[[], _T]) -> _T:
-        """Call `ask`; if the device has no room, put the current session aside meanwhile."""
+        """Call `ask`; if the device has no room, put the current session aside for that time."""
         try:
             return ask()
         except Occupied:

@@ -114,7 +114,7 @@ class Stage:
         return self.request(prompt, id=self._next_doomed - 1, masked=self.has(Feature.MASKS), **fields)
 
     def repeat_masks(self) -> None:
-        """Give the next requests ids under which a mask source treats them as it treats those after any other call of this."""
+        """Give the next requests ids that a mask source treats like those after any other call of this method."""
         rounds = -(-max(self._next_id, self.play.lent.next_id) // PHASES)
         self._next_id = PHASES * rounds + 1
 

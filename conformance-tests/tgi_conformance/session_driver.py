@@ -1,4 +1,4 @@
-"""One session under the oracle's eyes: every call is predicted, made, judged and noted down."""
+"""One session, watched by the oracle: every call is predicted, made, judged and recorded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STRANGER = 987_654_321
 
 @dataclass(slots=True)
 class SessionDriver:
-    """A session, its oracle, and what has been called. `situations` counts what was reached."""
+    """A session, its oracle, and the calls so far. `situations` counts the situations reached."""
 
     setup: Setup
     oracle: Oracle
@@ -52,7 +52,7 @@ class SessionDriver:
     situations: Counter[str]
     alone: Alone
     private: bool
-    """Whether its session is closed afterwards, rather than used by others."""
+    """Whether its session is closed afterwards rather than reused."""
     _target: Target
     _wanted: SessionSpec
     _lent: LentSession | None
@@ -62,15 +62,15 @@ class SessionDriver:
     results: dict[int, list[Row]] = field(default_factory=dict)
     failed: Violation | None = None
     unread: set[Ref] = field(default_factory=set)
-    """Steps that the core never reads: one that they were derived from has failed."""
+    """Steps that the core never reads, because a step that they were derived from has failed."""
     used: bool = False
-    """Whether others had used its session before."""
+    """Whether its session was used before."""
 
     @classmethod
     def open(
         cls, target: Target, setup: Setup, alone: Alone, situations: Counter[str] | None = None, *, fresh: bool = True
     ) -> SessionDriver:
-        """A warmed session on which nothing lives; a `fresh` one has never been used, and is private. Raises as the backend."""
+        """A warmed session without live rows; a `fresh` one has never been used, and is private. Raises what the backend raises."""
         golden = None if setup.golden is None else Golden.load(setup.golden)
         adapters: tuple[Adapter, ...] = golden.adapters if golden is not None and setup.adapters else ()
         if golden is not None or setup.dtype is not None:
@@ -91,14 +91,14 @@ class SessionDriver:
 
     @property
     def lent(self) -> LentSession:
-        """Its session, with what was given out there so far."""
+        """Its session, with the ids issued so far."""
         if self._lent is None:
             raise SuiteFault("a scenario goes on with a session that it has left")
         return self._lent
 
     @property
     def session(self) -> Session:
-        """What the verbs go to."""
+        """The session that verbs go to."""
         return self.lent.session
 
     @property
@@ -108,16 +108,16 @@ class SessionDriver:
 
     @property
     def capacity(self) -> Capacity:
-        """What it promised."""
+        """The limits that it promised."""
         return self.oracle.capacity
 
     def close(self) -> None:
-        """Call close; nobody uses the session afterwards."""
+        """Call close; the session is not used afterwards."""
         self.private = True
         self.session.close()
 
     def leave(self) -> None:
-        """Be done with the session: where nothing went wrong in it, it is cleared for the next. Rows that were not compared yet are
+        """Leave the session. If nothing went wrong in it, it is cleared for the next scenario. Rows that have not been compared are
         compared now. Raises Violation."""
         lent, self._lent = self._lent, None
         if lent is None:
@@ -131,8 +131,8 @@ class SessionDriver:
             self.settle()
 
     def settle(self) -> None:
-        """Compare the rows that are still to be compared. Raises Violation, and Occupied while the device has no room for the
-        yardstick's session."""
+        """Compare the rows that have not been compared. Raises Violation, and Occupied while the device has no room for the yardstick's
+        session."""
         try:
             self.judge.settle()
         except Violation as violation:
@@ -146,7 +146,7 @@ class SessionDriver:
             self._lent = None
 
     def step_aside(self) -> None:
-        """Leave the session to somebody else for a while; nothing lives there."""
+        """Lend the session to others for a while; it must have no live rows."""
         if self.oracle.rows or self.oracle.steps:
             raise SuiteFault(
                 "a scenario asks what a request makes alone while rows of its own live, and the device has one session"
@@ -155,11 +155,11 @@ class SessionDriver:
         self._lent = None
 
     def come_back(self) -> None:
-        """To the same session, or one like it."""
+        """Return to the same session, or one like it."""
         self._lent = self.alone.sessions.lend(self._target, self._wanted)
 
     def _emptied(self, session: Session) -> bool:
-        """Whether it could be cleared; a step under way is read, for steps are read in order."""
+        """Whether it could be cleared; steps in flight are read first, since steps are read in order."""
         self._target.journal.calling_aside("rows of a step that the scenario left unread, or clear,")
         try:
             for ref in sorted(self.oracle.steps):
@@ -172,8 +172,8 @@ class SessionDriver:
         return True
 
     def call(self, call: Call, number: Ref | None = None, *, allowed: bool = False) -> Ref:
-        """Make a call that the contract allows or refuses, and judge what comes; the call's number. Raises Violation, and SuiteFault
-        for a call that should be `allowed` and is not."""
+        """Make a call that the contract allows or refuses, judge the result, and return the call's number. Raises Violation, and
+        SuiteFault for a call that should be `allowed` but is not."""
         ref = number or (self.trace[-1][0] + 1 if self.trace else 1)
         expected = self.oracle.expect(call)
         if allowed and expected.errors:
@@ -187,12 +187,12 @@ class SessionDriver:
         except Violation as violation:
             self.failed = self._explained(violation)
             with suppress(Occupied):
-                self.settle()  # what went wrong before is the cause
+                self.settle()  # an earlier failure is the cause
             raise self.failed from violation
         return ref
 
     def _explained(self, violation: Violation) -> Violation:
-        """With what the core will not do after a step that failed, and a backend may wait for."""
+        """Add which steps the core will not read after a failed one: a backend might wait for that."""
         if not self.unread:
             return violation
         steps = ", ".join(f"#{ref}" for ref in sorted(self.unread))
@@ -201,11 +201,11 @@ class SessionDriver:
         )
 
     def tokens(self, id: int) -> list[int]:
-        """What a request has made here so far."""
+        """The tokens that a request has made here so far."""
         return [token for row in self.results.get(id, []) for token in row.tokens]
 
     def raises_anything(self, verb: Callable[[Session], object]) -> None:
-        """A verb on a session that is over. Raises Violation unless an error of the contract comes, and no BackendBug."""
+        """Call a verb on a closed session. Raises Violation unless the verb raises an error of the contract other than BackendBug."""
         try:
             result = verb(self.session)
         except BackendError as error:
@@ -215,7 +215,7 @@ class SessionDriver:
         raise Violation("refusal", f"after close a verb returned {result}")
 
     def possible(self, call: Call) -> bool:
-        """Whether a call of a shortened trace still means something."""
+        """Whether a call of a shortened trace still makes sense."""
         known = self.handles.keys() | self.steps.keys()
         if not known.issuperset(references(call)):
             return False
@@ -242,7 +242,7 @@ class SessionDriver:
         self.oracle.accept(ref, call, expected, made)
 
     def _foretell_masks(self, expected: Expected) -> None:
-        """Tell the mask source for whom it may be asked: not for rows whose prompt stays incomplete in the step that is launched now."""
+        """Tell the mask source which rows it may be asked for: not those whose prompt remains incomplete in the step launched now."""
         if self.masks is not None:
             for part in expected.parts:
                 self.masks.complete(part.row.request.id, part.makes is not None)
@@ -302,7 +302,7 @@ class SessionDriver:
 
     @property
     def _breaker(self) -> Breaker | None:
-        """What makes a step fail where masks cannot."""
+        """The session's own way to fail a step, if masks cannot."""
         return None if Feature.MASKS in self.oracle.capabilities.features else self.lent.breaker
 
     def _breaks(self, expected: Expected) -> bool:
@@ -348,12 +348,12 @@ class SessionDriver:
             if row.proposed:
                 self._check_proposals(row)
                 self.situations["a row proposes tokens"] += 1
-        self._asked_for_masks(expected)  # a source that was told other tokens allows others: that is the mistake then
+        self._asked_for_masks(expected)  # a source that received wrong tokens allows others: then that is the mistake
         if wrong is not None:
             raise wrong
 
     def _check_proposals(self, row: Row) -> None:
-        """What a row proposes could be granted as drafts of a next step."""
+        """Check that a row's proposals could be granted as drafts of the next step."""
         id, count, declared = row.request_id, len(row.proposed), self.oracle.capabilities
         if count > min(declared.proposals, self.capacity.draft):
             limits = f"the session declares {declared.proposals} proposals and promises {self.capacity.draft} drafts"
@@ -366,7 +366,7 @@ class SessionDriver:
             raise Violation("proposals", f"row {id} proposes tokens: {why}")
 
     def _asked_for_masks(self, expected: Expected) -> None:
-        """The mask source heard of every token but the newest, and of no other, one thread at a time."""
+        """Check that the mask source received every token but the newest, and no others, from one thread at a time."""
         if self.masks is None:
             return
         if self.masks.trouble:
@@ -384,13 +384,13 @@ class SessionDriver:
         self.lent.handle_ids.add(handle.id)
 
     def _count(self, call: Call, expected: Expected) -> None:
-        """Note what was reached."""
+        """Record the situations that were reached."""
         for name in reached(self.oracle, call, expected):
             self.situations[name] += 1
 
 
 def _not_to_be_made(ref: Ref, call: Call, expected: Expected) -> NoReturn:
-    """A scenario's call must be refused: it asks for more than was promised, or the scenario is wrong."""
+    """Raise the error for a scenario's call that must be refused: it exceeds the promise, or the scenario is wrong."""
     kinds = {kind for kind, _ in expected.errors}
     why = "; ".join(why for _, why in expected.errors)
     if kinds == {CapacityExceeded}:

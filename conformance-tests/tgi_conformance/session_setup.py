@@ -1,4 +1,4 @@
-"""How a scenario's session is opened."""
+"""How to open a scenario's session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALONE_TOKENS = (256, LONG_ROW_TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a session is opened: what a recorded failure needs to be run again."""
+    """How to open a session: what is needed to run a recorded failure again."""
 
     plan: WarmupPlan | None = None
     masks: str | None = None
@@ -23,14 +23,14 @@ class Setup:
     """The golden checkpoint to open instead of the target's model; its transcripts are the yardstick then."""
     dtype: str | None = None
     bits: bool = False
-    """Rows are held to the very bits of their yardstick."""
+    """Rows must have the same bits as their yardstick."""
     adapters: bool = False
     """The golden checkpoint is opened with its adapters."""
     ranks: int = 1
     alone: bool = False
-    """Rows of a golden checkpoint are held to what they make alone, not to its transcripts."""
+    """Rows of a golden checkpoint are compared with what they make alone, not with its transcripts."""
     vocab_size: int | None = None
-    """The model has only so many tokens; None leaves it as it is."""
+    """The model's vocabulary is reduced to this size; None leaves it as it is."""
     speculating: bool = False
     """The model is its own speculator."""
 

@@ -1,4 +1,4 @@
-"""Resolve a backend's name to what the suite needs of it."""
+"""Resolve a backend's name to what the suite needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tested: a backend's plugin, the model it opens, and the limits it is asked for."""
+"""The target of a run: a backend's plugin, the model it opens, and the limits it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random traffic: rows of every kind start, join, merge, decode, pause, continue, fail and leave, beside calls that must be refused.
+"""Random traffic: rows of every kind start, join, merge, decode, pause, continue, fail and leave, interspersed with calls that must be
+refused.
 
 The oracle judges every call, and every row is compared with what it makes alone.
 """
@@ -23,7 +24,7 @@ _SPARE = (0, 1, 2, 6, 6)
 
 @dataclass(slots=True)
 class Traffic:
-    """A company whose rows come and go at random."""
+    """A group of rows that come and go at random."""
 
     here: Company
     draw: Random
@@ -134,7 +135,7 @@ class Traffic:
         self._clear(None if self.draw.random() < 0.3 else self._any_batch())
 
     def fail(self) -> None:
-        """Let a step of a batch of its own fail, and start rows right after it."""
+        """Let a step of a separate batch fail, and start rows right after it."""
         self._read_all()
         stage = self.here.stage
         if len(stage.play.oracle.rows) + 2 <= stage.capacity.max_rows:
@@ -208,7 +209,7 @@ class Traffic:
     # requests
 
     def _requests(self, count: int, tokens: int) -> list[Request]:
-        """Build up to `count` requests that fit one step of so many tokens."""
+        """Build up to `count` requests that fit one step of this many tokens."""
         stage, requests, long = self.here.stage, list[Request](), self.here.stage.capacity.max_prefill_rows
         while len(requests) < count and tokens > 0:
             most = (

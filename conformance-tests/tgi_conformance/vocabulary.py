@@ -1,4 +1,4 @@
-"""A checkpoint with fewer tokens than the suite's own, made when it is needed."""
+"""A checkpoint with a smaller vocabulary than the suite's own, made on demand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 _LENGTH = 8
-"""Bytes that say how long the header of a safetensors file is, little-endian."""
+"""Number of bytes of the header length of a safetensors file, little-endian."""
 
 
 @cache
 def with_vocabulary(model: Path, vocab_size: int) -> Path:
-    """A copy of a model directory whose first `vocab_size` tokens are all that there are; it goes when the process ends."""
+    """A copy of a model directory with a vocabulary of the first `vocab_size` tokens; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="tgi-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ def with_vocabulary(model: Path, vocab_size: int) -> Path:
 
 
 def _cut(content: bytes, before: int, after: int) -> bytes:
-    """A safetensors file, less the last rows of tensors that have a row per token."""
+    """A safetensors file without the last rows of tensors that have a row per token."""
     start = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
     header: dict[str, Any] = json.loads(content[_LENGTH:start])
     data = bytearray()

@@ -1,4 +1,4 @@
-"""Clauses in a process of their own: a device that hangs or crashes takes no more with it than one clause.
+"""Runs clauses in a separate process: a device that hangs or crashes takes only one clause with it.
 
 `python -m tgi_conformance.worker` reads its settings as one line of JSON, then ids of clauses, and answers each with one line.
 """
@@ -28,21 +28,21 @@ from tgi_conformance.verdict import Verdict
 from tgi_core.workers.command import python, same_imports
 
 _MARK = "\x1e"
-"""What an answer starts with; libraries may write to standard output as they like."""
+"""Start of an answer, since libraries may write anything to standard output."""
 
 _START_S = 120.0
-"""How long the child may take to import the suite, which does not count for a clause."""
+"""Seconds that the child may take to import the suite, which does not count for a clause."""
 
 _MANY = 50
-"""So many calls returned: the clause may be slow as a whole."""
+"""If this many calls have returned, the clause may be slow as a whole."""
 
 _GRACE_S = 20.0
-"""How long the child may take to close its sessions."""
+"""Seconds that the child may take to close its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made with."""
+    """The settings of a run."""
 
     backend: str
     model: str | None = None
@@ -50,11 +50,11 @@ class Settings:
     seed: int = 0
     effort: float = 1.0
     seen: ImportReport | None = None
-    """What the plugin did in the child that looked for its device; one look is enough for a run."""
+    """What the plugin did in the child process that probed its device; once per run is enough."""
 
 
 class Worker:
-    """A child process that tries clauses; it is started when needed, and again after it was lost."""
+    """A child process that runs clauses; it is started when needed, and again if it is lost."""
 
     def __init__(self, settings: Settings, time_limit_s: float) -> None:
         self._settings, self._time_limit_s = settings, time_limit_s
@@ -89,7 +89,7 @@ class Worker:
         return Result.from_json(json.loads(answer))
 
     def close(self) -> None:
-        """End the child, after a while for it to close its sessions. The worker is not used again."""
+        """End the child after giving it time to close its sessions. The worker is not used again."""
         self._end()
         self._folder.cleanup()
 
@@ -135,7 +135,7 @@ def _too_long(limit_s: float, calls: Calls) -> str:
     took = f"it took more than {limit_s:g} s, the --time-limit of a clause, and its process was ended"
     if not calls.open:
         return f"{took}; {advice}"
-    if len(calls.sequence) > _MANY:  # so many calls did return that the last one need not hang
+    if len(calls.sequence) > _MANY:  # with so many calls returned, the last one need not hang
         return f"{took} after {len(calls.sequence)} calls, during {calls.open}; {advice}"
     return f"{calls.open} did not return within {limit_s:g} s, the --time-limit of a clause, and its process was ended"
 
@@ -152,7 +152,7 @@ def _listen(child: subprocess.Popen[str], answers: queue.Queue[str | None], read
 
 @contextlib.contextmanager
 def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause], Result]]:
-    """Try clauses in this process; in the end the sessions that they shared are closed. Every call is noted in `journal`."""
+    """Run clauses in this process; in the end, their shared sessions are closed. Every call is recorded in `journal`."""
     target = resolve(settings.backend, Path(settings.model) if settings.model else None, settings.dtype).target
     target = replace(target, seen=settings.seen, journal=journal)
     alone = Alone(target)
@@ -163,7 +163,7 @@ def attempts(settings: Settings, journal: Journal) -> Iterator[Callable[[Clause]
 
 
 def main() -> None:
-    """What runs in the child. Its first answer, when it is ready, is empty."""
+    """The main function of the child. Its first answer, when it is ready, is empty."""
     print(_MARK, flush=True)
     by_id = {clause.id: clause for clause in CLAUSES}
     tried: Callable[[Clause], Result] | None = None

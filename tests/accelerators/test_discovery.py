@@ -61,7 +61,7 @@ def test_graphics_of_a_processor_are_no_reason(tmp_path: Path) -> None:
     """A desktop's built-in graphics don't make a package BROKEN, which would forbid the CPU: no torch is built for them."""
     assert rocm.probe(amd(tmp_path, 100306), {}).status is ProbeStatus.ABSENT
     found = xpu.probe(intel(tmp_path, INTEGRATED), {})
-    assert found.status is ProbeStatus.ABSENT and "graphics part of the processor" in found.reason
+    assert found.status is ProbeStatus.ABSENT and "processor's integrated graphics" in found.reason
 
 
 def test_graphics_of_a_processor_that_torch_is_built_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_torch_for_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (xpu.probe(intel(tmp_path, DISCRETE), {}), "whl/xpu"),
     ):
         assert found.status is ProbeStatus.BROKEN and len(found.devices) == 1
-        assert "is there, and torch 2.13.0 is no build for" in found.reason and index in found.hint
+        assert "was found, but torch 2.13.0 is not a build for" in found.reason and index in found.hint
 
 
 def test_no_torch_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

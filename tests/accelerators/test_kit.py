@@ -64,7 +64,7 @@ def test_a_rank_takes_its_own_device() -> None:
     """Rank 1 of a machine makes device 1 current; a rank beyond the last device is told how many there are."""
     runtime = FakeRuntime(count=2)
     assert SomeKit(1, 0.9, runtime).device.index == 1 and runtime.log == ["set meta:1"]
-    with pytest.raises(Unsupported, match="rank 2 of this machine needs a device of its own, and 2 can be used"):
+    with pytest.raises(Unsupported, match="rank 2 of this machine needs its own device, but only 2 can be used"):
         SomeKit(2, 0.9, runtime)
 
 
@@ -84,7 +84,7 @@ def test_dtypes(asked: str, stored: torch.dtype, bfloat16: bool, chosen: torch.d
 
 
 @pytest.mark.parametrize(
-    ("asked", "stored", "said"), [("bfloat16", torch.float32, "take float16"), ("int3", torch.float32, "int3")]
+    ("asked", "stored", "said"), [("bfloat16", torch.float32, "use float16"), ("int3", torch.float32, "int3")]
 )
 def test_dtypes_refused(asked: str, stored: torch.dtype, said: str) -> None:
     """One that the device does not compute is refused with what it does."""
@@ -240,7 +240,7 @@ def test_torch_with_code_for_the_device(capability: tuple[int, int], built: list
     assert (no_code(capability, built) == "") is runs
 
 
-@pytest.mark.parametrize(("kit", "said"), [(RocmKit, "no build for ROCm"), (XpuKit, "no build for Intel GPUs")])
+@pytest.mark.parametrize(("kit", "said"), [(RocmKit, "not a build for ROCm"), (XpuKit, "not a build for Intel GPUs")])
 def test_kits_of_another_torch(kit: type[AcceleratorKit], said: str) -> None:
     """torch calls AMD's devices by another vendor's name: the build is what tells, and the kit asks it."""
     with pytest.raises(Unsupported, match=said):

@@ -110,7 +110,7 @@ def test_the_cpu_is_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A GPU beside a torch that cannot use it ends the start, with what to repair; the CPU is not taken instead."""
     install_torch(tmp_path, monkeypatch)
     with pytest.raises(
-        StartupError, match=r"an accelerator backend is broken \(xpu: Intel GPU e20b is there, and torch 2.13.0 is no"
+        StartupError, match=r"an accelerator backend is broken \(xpu: Intel GPU e20b was found, but torch 2.13.0 is not a"
     ):
         select(probed(tmp_path))
 

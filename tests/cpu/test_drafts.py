@@ -34,7 +34,7 @@ def test_clauses(model_type: str, overrides: dict[str, Any], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("model_type", "dtype", "reason"),
     [
-        ("mamba", "float32", "cannot go back"),
+        ("mamba", "float32", "cannot be rolled back"),
         ("deepseek_v3", "float32", "attention by torch"),
         ("mixtral", "float32", "logits of several tokens of a row differ from those of one at a time by "),
     ],

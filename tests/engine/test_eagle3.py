@@ -154,7 +154,7 @@ def broken(folder: Path, llama: Path, damage: str) -> Path:
         ("tokens beyond the vocabulary", "tensor 'd2t' names tokens that the model's 512 do not include"),
         ("tokens as floats", r"tensor 'd2t' is F32 \[200\], where I64 \[200\] fits the model"),
         ("two layers", "has 2 layers; EAGLE-3 runs with 1"),
-        ("no layer config", "transformer_layer_config is no object"),
+        ("no layer config", "transformer_layer_config is not an object"),
         ("no size", "its config does not say hidden_size"),
         ("no such layer", r"eagle_aux_hidden_state_layer_ids must be 3 layers of the model's 4, not '\[2, 3, 4\]'"),
         ("two layer ids", r"eagle_aux_hidden_state_layer_ids must be 3 layers of the model's 4, not '\[2, 3\]'"),

@@ -69,7 +69,7 @@ def test_another_torch(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe({})
     assert (
         found.status is ProbeStatus.BROKEN
-        and "torch 2.11.0a0 is installed beside a habana_frameworks for torch 2.13" in found.reason
+        and "torch 2.11.0a0 is installed with a habana_frameworks for torch 2.13" in found.reason
     )
     monkeypatch.setattr("tgi_core.engine.accelerator.discovery.torch_build", lambda: {"__version__": "2.13.9+cpu"})
     assert probe({}).status is ProbeStatus.READY

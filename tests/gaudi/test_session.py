@@ -157,7 +157,7 @@ def test_errors_of_the_bridge(text: str, kind: type[Exception] | None) -> None:
 
 def test_more_ranks_than_devices() -> None:
     """Named with both numbers."""
-    with pytest.raises(Unsupported, match="--num-shard 4: rank 2 needs a device of its own, and 2 can be used"):
+    with pytest.raises(Unsupported, match="--num-shard 4: rank 2 needs its own device, but only 2 can be used"):
         acquire(Group(2, 4, "file:nowhere", 2, 4))
 
 

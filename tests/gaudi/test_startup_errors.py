@@ -47,13 +47,13 @@ def refused(folder: Path, model: Path, modules: tuple[str, ...], **more: str) ->
 def test_no_software(tmp_path: Path) -> None:
     """Intel's software is missing."""
     gaudi(tmp_path / "machine")
-    assert "Intel Gaudi2 is there, and not installed: habana_frameworks" in started(tmp_path, None)
+    assert "Intel Gaudi2 was found; not installed: habana_frameworks" in started(tmp_path, None)
 
 
 def test_another_torch(tmp_path: Path) -> None:
     """A torch of another version beside it: both are named."""
     gaudi(tmp_path / "machine")
-    assert "beside a habana_frameworks for torch 2.11" in started(tmp_path, packages(tmp_path / "stack", "2.11.0\n"))
+    assert "with a habana_frameworks for torch 2.11" in started(tmp_path, packages(tmp_path / "stack", "2.11.0\n"))
 
 
 def test_a_device_that_is_held(tmp_path: Path) -> None:

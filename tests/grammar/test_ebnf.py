@@ -69,7 +69,7 @@ def test_answers(source: str, regex: str, seed: int) -> None:
         ("start: start", "match"),
         ("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested too deeply"),
         ("start: " + "(" * 20_000 + '"a"' + ")" * 20_000, "too deeply nested"),
-        ('root ::= "\\ud800"', "no Unicode character"),
+        ('root ::= "\\ud800"', "not a Unicode character"),
         ('start: "\ud800"', "not Unicode"),
         ("start: /(?=a)b/", "look-around"),
         ("x" * 70_000, "more than 65536"),

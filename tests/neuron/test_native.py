@@ -112,7 +112,7 @@ def test_cores_that_are_taken(tmp_path: Path, llama: Path) -> None:
 
 def test_more_ranks_than_cores() -> None:
     """Named with both numbers."""
-    with pytest.raises(Unsupported, match="rank 4 of this machine needs a core of its own, and 4 can be used"):
+    with pytest.raises(Unsupported, match="rank 4 of this machine needs its own core, but only 4 can be used"):
         NativeKit(4, 0.9)
 
 

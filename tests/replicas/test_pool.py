@@ -178,7 +178,9 @@ async def test_the_queue_has_one_end(demo_tokenizer: Tokenizer, bounds: dict[str
         these.pool.replicas[0].lifecycle.restarting("a test")
         streams.append(these.pool.submit(request((1, 2, 3, 6), 5)))
         assert sorted(each.loop.snapshot().queued for each in these.pool.replicas) == [2, 2, 2]
-        with pytest.raises(Overloaded, match=r"6 requests wait|prompts of 24 tokens wait; at most 24 may") as refusal:
+        with pytest.raises(
+            Overloaded, match=r"6 requests are waiting|prompts of 24 tokens are waiting; the maximum is 24"
+        ) as refusal:
             these.pool.submit(request((7,), 5))
         assert refusal.value.retry_after_s >= 1.0
         these.pool.replicas[0].lifecycle.serving()

@@ -103,7 +103,7 @@ def test_an_encoder_limits_prompts_and_answers_apart() -> None:
     limits = Limits.of(capacity, blocks.max_row_tokens, blocks.max_prompt_tokens, chunking=False)
     assert limits == Limits(max_input_tokens=100, max_total_tokens=140, max_new_tokens=40)
     assert (limits.room(10), limits.room(120)) == (40, 20)
-    with pytest.raises(ValueError, match="an answer of 41 tokens; 40 fit"):
+    with pytest.raises(ValueError, match="the answer may have 41 tokens; the maximum is 40"):
         limits.check(GenerationRequest.of((5,) * 10, Sampling(), Stopping(41)))
     assert blocks.missing(([],), 140) == (1,) and blocks.missing(([1],), 140) == (0,)
     assert blocks.stride >= capacity.max_row_tokens

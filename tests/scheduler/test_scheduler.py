@@ -185,7 +185,7 @@ def test_a_lost_device_ends_everything_clearly(demo_tokenizer: Tokenizer) -> Non
 def test_a_request_that_cannot_fit_is_turned_away(demo_tokenizer: Tokenizer) -> None:
     """A request longer than the whole cache raises at once."""
     one = device(demo_tokenizer, SMALL)
-    with pytest.raises(ValueError, match="48 fit"):
+    with pytest.raises(ValueError, match="the maximum is 48"):
         one.scheduler.add(request(tuple(range(40)), 9))
 
 

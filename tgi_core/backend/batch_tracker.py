@@ -38,7 +38,7 @@ class RowState:
     computed: int
     tables: tuple[list[int], ...]
     drafting: bool = False
-    """Whether a launched step ran drafts of it, and `accept` has not been called for that step."""
+    """Whether a launched step ran its drafts, and `accept` has not been called for that step yet."""
     steps_left: int = 0
     """For how many more tokens a decode step without a grant is known to be valid: its blocks and the limits cover that many positions."""
 
@@ -56,7 +56,7 @@ class RowState:
 @dataclass(slots=True)
 class RowInput:
     """One row's part of a step: positions start…start + take - 1. `yields` is true if the row samples a new token. `drafts` are the
-    tokens of the last positions, which the row does not have yet. `propose`: whether guesses of what follows are wanted."""
+    tokens of the last positions, which the row does not have yet. `propose`: whether the row should propose what follows."""
 
     row: RowState
     start: int
@@ -88,7 +88,7 @@ class _Plan:
     drafts: tuple[int, ...] = ()
     propose: bool = True
     known: bool = False
-    """Whether it is a decode step that `RowState.steps_left` allows, which needs no check."""
+    """Whether it is a decode step within `RowState.steps_left`, which needs no check."""
 
 
 class BatchTracker:

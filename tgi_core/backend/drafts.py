@@ -13,7 +13,7 @@ Place = TypeVar("Place")
 
 
 def with_next(row: Row, made: Row) -> Row:
-    """Return a row's result with what it made at its next position added: a token with what is returned beside it, or a fault."""
+    """Return a row's result extended by that of its next position: a token with what is returned along with it, or a fault."""
     return replace(
         row,
         tokens=row.tokens + made.tokens,

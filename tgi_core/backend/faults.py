@@ -94,7 +94,7 @@ class FaultInjector:
 
     @hookimpl(wrapper=True, trylast=True)
     def filter(self, batch: Handle) -> _Wrapped:
-        """Injects no faults. The remaining batch is derived from the same steps."""
+        """Injects no faults. The remaining batch still derives from the same steps."""
         handle = yield
         origins = self._origins.pop(batch, set())
         if handle != EMPTY:
@@ -151,7 +151,7 @@ class FaultInjector:
         for handle in [handle for handle, origins in self._origins.items() if step in origins]:
             try:
                 self._session.clear(handle)
-            except UnknownBatch:  # the session ended it already
+            except UnknownBatch:  # the session has already ended it
                 self._origins.pop(handle, None)
         for other, origins in self._made_of.items():
             if step in origins and other != step:

@@ -25,7 +25,7 @@ def allowed_by_request(source: MaskSource | None, row_inputs: Sequence[RowInput]
 
 
 def allowed_tokens(source: MaskSource | None, row: RowState, vocab_size: int) -> list[int] | None:
-    """The same for one row; None for a row without a mask."""
+    """Ids that the mask of one row allows; None for a row without a mask."""
     if source is None or not row.request.masked:
         return None
     return _ids(source.fill((mask_row(row),)), vocab_size)

@@ -58,7 +58,7 @@ from tgi_core.model_sizes import read_sizes
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CANDIDATES = 8
 PROPOSALS = 8
-"""Tokens that a row proposes, if a speculator is asked for: the toy model is its own."""
+"""Tokens that a row proposes if a speculator is requested: the toy model is its own speculator."""
 _FEATURES = frozenset(
     {
         Feature.BATCH_INVARIANT,
@@ -243,7 +243,7 @@ class ReferenceSession:
 
     @property
     def idle(self) -> bool:
-        """Whether no row is alive and no outcome is unread."""
+        """Whether no row is live and no step is unread."""
         return not (self._done or self._open_tracker.live_ids)
 
     @property
@@ -299,7 +299,7 @@ class ReferenceSession:
         return replace(made, proposed=self._propose(row, self._proposed_most)) if wanted else made
 
     def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
-        """What a greedy row without penalties and mask makes next: the likeliest token at each state. Writes nothing."""
+        """The next tokens of a greedy row without penalties or mask: the likeliest token at each state. Writes nothing."""
         tokens, table, states = list(row.tokens), row.tables[0], dict[int, int]()
 
         def state(position: int) -> int:

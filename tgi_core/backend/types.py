@@ -66,8 +66,8 @@ class SamplingField(Enum):
 class Mixing(Enum):
     """Whether prompt and decode rows may run in the same step.
 
-    With NONE, a step runs either prompts or decode rows: `prefill` accepts no live batch, and `decode` raises Unsupported for a
-    chunk of a prompt beside a decode row. Rows of the batch with a take of 0 are in neither group.
+    With NONE, a step runs either prompts or decode rows: `prefill` accepts no live batch, and `decode` raises Unsupported for a chunk of
+    a prompt next to a decode row. Rows of the batch with a take of 0 are in neither group.
     """
 
     NONE = "none"
@@ -121,7 +121,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a plugin detects on this machine. `reason` explains why it is not READY, `hint` how to fix that."""
+    """The devices that a plugin detects on this machine. `reason` explains why it is not READY, `hint` how to fix that."""
 
     status: ProbeStatus
     devices: tuple[str, ...] = ()
@@ -337,7 +337,8 @@ class Grant:
     the mask of the tokens before it. It keeps these tokens up to the first one that is not the draft, so it makes 1 to 1 + len(drafts) of
     them. Until that step is read, the row takes 0.
 
-    `propose=False` (since 1.7): nobody wants `Row.proposed` of the row in this step; it proposes nothing, and its speculator need not run.
+    `propose=False` (since 1.7): `Row.proposed` of the row is not needed in this step; the row proposes nothing, and its speculator need
+    not run.
     """
 
     request_id: int
@@ -391,7 +392,7 @@ class Row:
     by None for token 0 if s is 0. `drafted` is the number of drafts that the row ran. What is wrong at a position after the first token
     that is not its draft, such as logits that are not finite, is no fault; a fault at an earlier one comes with the tokens before it.
 
-    `proposed` are the session's own guesses at what follows the last of `tokens`, at most `Capacity.draft` of them; empty beside a fault.
+    `proposed` are the session's own guesses at what follows the last of `tokens`, at most `Capacity.draft` of them; empty with a fault.
     They are advice: the core may grant them as drafts, all, some or none, or other drafts.
     """
 

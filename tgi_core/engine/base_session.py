@@ -70,17 +70,17 @@ class BaseSession(ABC):
         self._steps = 0
 
     def declare(self, **fields: Any) -> None:
-        """Set fields of the capabilities that whoever opened the session knows."""
+        """Set fields of the capabilities that only the session's opener knows."""
         self._capabilities = replace(self._capabilities, **fields)
 
     @hookimpl
     def capabilities(self) -> Capabilities:
-        """What this session can do."""
+        """The capabilities of this session."""
         return self._capabilities
 
     @hookimpl
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
-        """Start new requests beside a live batch."""
+        """Start new requests along with a live batch."""
         self._make_ready()
         for request in batch:
             check_sampling(request)
@@ -88,7 +88,7 @@ class BaseSession(ABC):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """Go on with live batches, merged into one."""
+        """Continue live batches, merged into one."""
         self._make_ready()
         return self._launch(self._open_tracker.decode(batches, grants))
 
@@ -145,7 +145,7 @@ class BaseSession(ABC):
         outcome = self._outcomes.pop(step.id, None)
         if outcome is None:
             raise InvalidRequest(f"step {step.id} was read before, or never launched")
-        self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones are not read any more
+        self._outcomes = {id: item for id, item in self._outcomes.items() if id > step.id}  # older ones will not be read
         if isinstance(outcome, BackendError):
             self._open_tracker.kill(step)
             raise outcome

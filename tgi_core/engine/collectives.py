@@ -26,13 +26,13 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from tgi_core.backend import BackendError, Group, PeerLost
 
 STEP_S = 60
-"""How long a rank waits for the others in the middle of a step."""
+"""Seconds that a rank waits for the others in the middle of a step."""
 
 LOADING_S = 3600
-"""How long for a rank that is still loading weights or compiling; the server notices a rank that ends meanwhile."""
+"""Seconds that a rank waits for one that is still loading weights or compiling; the server notices a rank that ends in the meantime."""
 
 POLL_S = 50e-6
-"""How often a rank looks whether its device is done."""
+"""Seconds between a rank's checks whether its device is done."""
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -41,10 +41,10 @@ FILE = "file:"
 
 
 class DeviceEvent(Protocol):
-    """A place in a device's current stream, as torch's device modules have it."""
+    """An event in a device's current stream, as in torch's device modules."""
 
     def record(self) -> None:
-        """At its present end."""
+        """Record it at the stream's current end."""
 
     def query(self) -> bool:
         """Whether the device has reached it."""
@@ -92,7 +92,7 @@ class Collectives:
         return torch.cat([part[..., :size] for part, size in zip(parts, sizes, strict=True)], dim=-1)
 
     def least(self, value: int) -> int:
-        """The smallest of the ranks' values."""
+        """The minimum of the ranks' values."""
         found = torch.tensor([value], dtype=torch.int64, device=self._device)
         with _peers(self._patience_s):
             dist.all_reduce(found, op=dist.ReduceOp.MIN)
@@ -108,8 +108,8 @@ class Collectives:
         return told.tolist()
 
     def settle(self) -> None:
-        """Wait until the device has run everything up to here, as reading from it would, but not longer than other ranks may need: a
-        collective that misses one runs forever, and nothing can end a read that waits for it. Raises PeerLost."""
+        """Wait until the device has run everything enqueued so far, as reading from it would, but no longer than other ranks may need: a
+        collective that misses a rank runs forever, and nothing can end a read that waits for it. Raises PeerLost."""
         if self._new_event is None:
             return
         event, deadline = self._new_event(), time.monotonic() + self._patience_s
@@ -120,7 +120,7 @@ class Collectives:
             time.sleep(POLL_S)
 
     def meet(self) -> None:
-        """Barrier: wait until all ranks have come this far in loading, without the device."""
+        """Barrier: wait until all ranks have reached this point in loading, without using the device."""
         self._meetings += 1
         with _peers(self._patience_s):
             self._store.set(f"meeting-{self._meetings}-{self.rank}", "here")
@@ -130,10 +130,10 @@ class Collectives:
     def start_serving(self) -> None:
         """End of warm-up: from now on the ranks run at one pace, and one that needs more than `STEP_S` for its part of a step is lost.
 
-        Until then each compiles at its own pace. Device kinds whose backend torch cannot set this for keep `LOADING_S`.
+        Until then, each compiles at its own pace. Devices for whose backend torch cannot change the timeout keep `LOADING_S`.
         """
         self._patience_s = STEP_S
-        # Where `settle` watches, torch's own watchdog comes later: it can only give up, and this rank then still has to say why.
+        # Where `settle` watches, torch's own watchdog must come later: it can only abort, and this rank still has to say why.
         limit = STEP_S if self._new_event is None else 2 * STEP_S
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -172,7 +172,7 @@ def open_collectives(group: Group, backend: str, device: torch.device) -> Collec
 
 
 def _events(device: torch.device) -> Callable[[], DeviceEvent] | None:
-    """How to make events of a device, if it runs asynchronously and torch has a module for its kind with events."""
+    """A function that makes events of a device; None unless it runs asynchronously and torch has a module with events for its kind."""
     return None if device.type == "cpu" else getattr(getattr(torch, device.type, None), "Event", None)
 
 

@@ -1,4 +1,4 @@
-"""What self-checks of models have in common: errors, sizes of differences, and verdicts that ranks share."""
+"""Shared by self-checks of models: errors, sizes of differences, and verdicts on which ranks agree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from tgi_core.engine.attention.interface import NotRagged
 
 MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
-"""What a model's code raises if it is called in a way that it does not support."""
+"""Exceptions of a model's code that is called in a way that it does not support."""
 
 Agree = Callable[[int], int]
 """The minimum over the ranks' values."""

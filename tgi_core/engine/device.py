@@ -1,4 +1,4 @@
-"""What the engine needs of a device package."""
+"""The interface between the engine and a device package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceKit(Protocol):
     collectives: str
     """torch.distributed's name for the backend that ranks on this device use: gloo, nccl, …"""
     allocation_bytes: int
-    """What memory is allocated in: a large tensor takes up to so many bytes more than its elements."""
+    """Allocation granularity: a large tensor takes up to this many bytes more than its elements."""
     kv_cache_dtype: KVCacheDtype | None
     """The dtype of the quantized KV cache that the operator asked for; None for a cache in the model's dtype."""
 
@@ -63,7 +63,7 @@ class DeviceKit(Protocol):
         """Tokens per step to promise if the plan does not say."""
 
     def choices(self) -> tuple[Kernel, ...]:
-        """What was chosen for this machine, whatever the model, with reasons."""
+        """The choices for this machine, independent of the model, with reasons."""
 
     def table_refusal(self) -> str:
         """Why this device cannot run decoders from tables; empty if it can."""

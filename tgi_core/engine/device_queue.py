@@ -16,7 +16,7 @@ from tgi_core.backend import BackendError
 from tgi_core.engine.row_filters import RowFilters
 
 Work = Callable[[], None]
-"""Python that enqueues: it calls operators and kernels on the device's tensors, and never synchronizes."""
+"""A function that enqueues: it calls operators and kernels on the device's tensors, and never synchronizes."""
 
 
 class CannotCapture(Exception):
@@ -68,7 +68,7 @@ class StepSampler(Protocol):
     precision: torch.dtype
     """The dtype of temperatures, in which draws are computed: float64 gives exactly the formula's tokens."""
     lean_draws: bool
-    """Whether draws cost almost nothing beside the argmax. If not, steps without draws get their own graphs."""
+    """Whether draws cost almost nothing on top of the argmax. If not, steps without draws get their own graphs."""
 
     filters: bool
     """Whether it samples rows with top-k, top-p and min-p."""
@@ -78,9 +78,9 @@ class StepSampler(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """A token per row of logits [rows, vocabulary], int64 [rows], and its logprob, float32 [rows].
 
-        The argmax, of equal ones the lowest id, where the temperature is 0; elsewhere the draw at the row's uniform number (float32
-        [rows]) from what its `filters` keep, which are given where the sampler has them. `temperatures` of None says that no row draws,
-        which is not said where `lean_draws`. A row whose logits are not all finite has token −1.
+        The argmax (of equal ones the lowest id) if the temperature is 0; otherwise the draw at the row's uniform number (float32 [rows])
+        from what its `filters` keep, which are passed if the sampler supports them. `temperatures` is None if no row draws, except with
+        `lean_draws`. A row whose logits are not all finite has token −1.
         """
 
 
@@ -88,7 +88,7 @@ class DeviceQueue(Protocol):
     """The queue of one device. Everything the engine does on the device after loading goes through `run`, from one thread."""
 
     in_flight: int
-    """How many steps the core may leave unread: 2 is one step ahead, 1 is lock step, for comparison."""
+    """Number of steps that the core may leave unread: 2 is one step ahead, 1 is lock step, for comparison."""
 
     def run(self, work: Work) -> None:
         """Run the work with this device and stream current; it enqueues. Does not wait."""

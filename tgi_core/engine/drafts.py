@@ -1,4 +1,4 @@
-"""Whether rows of a model may run drafts: only where a step of several tokens of a row gives the logits that steps of one give."""
+"""Whether rows of a model may run drafts: only if a step with several tokens of a row gives the same logits as steps with one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ PART = "drafts"
 """The part of a model that the verdict is about."""
 
 _PROMPT, _STEPS, _MOST = 4, 3, 9
-"""Tokens of the first step, steps of one token each, and the most tokens that replace them: all fit in the smallest block."""
+"""Tokens of the first step, number of one-token steps, and most tokens per step that replaces them: all fit in the smallest block."""
 _ROUNDING = 1e-5
-"""Differences of float32 logits, relative to their norm, that are mere rounding."""
+"""Difference of float32 logits, relative to their norm, up to which it is mere rounding."""
 
 
 def allow_drafts(runner: Runner, exact: bool) -> Kernel:
-    """Declare speculation where drafts change no token, and say why not elsewhere; the same on all ranks. Frees the runner's cache.
+    """Declare speculation if drafts change no token, else say why not; the same on all ranks. Frees the runner's cache.
 
     `exact` asks for the same bits; else float32 logits may differ in their rounding, as they do from batch to batch.
     """
     if Feature.SPECULATION in runner.features:
         return Kernel(PART, "run")
     if not isinstance(runner, PagedRunner):
-        return Kernel(PART, "none", "a row's cache is the model's own, which cannot go back")
+        return Kernel(PART, "none", "a row's cache is the model's own, which cannot be rolled back")
     reason = CANNOT_GO_BACK if runner.stateful else _refusal(runner, exact)
     if reason:
         return Kernel(PART, "none", reason)
@@ -40,8 +40,8 @@ def rounding_refusal(dtype: torch.dtype, cache_dtype: str) -> str:
     """Why rounding alone may change tokens; empty if it cannot."""
     if dtype is not torch.float32:
         name = str(dtype).removeprefix("torch.")
-        return f"in {name} a step of several tokens of a row rounds otherwise than steps of one; --dtype float32 runs them"
-    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} makes much of little differences"
+        return f"in {name}, steps with several tokens of a row round differently from steps with one; use --dtype float32"
+    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} amplifies small differences"
 
 
 def _refusal(runner: PagedRunner, exact: bool) -> str:
@@ -71,7 +71,7 @@ def _difference(found: Tensor, expected: Tensor, exact: bool) -> float:
 
 
 def _singly(runner: PagedRunner) -> Tensor:
-    """Logits [steps, vocabulary] of a row alone, a token at a time."""
+    """Logits [steps, vocabulary] of a row alone, one token at a time."""
     row = _begun(runner, 1)
     found = [runner.run([_next(row, 1)]).last[-1].clone() for _ in range(_STEPS)]
     runner.release()
@@ -79,7 +79,7 @@ def _singly(runner: PagedRunner) -> Tensor:
 
 
 def _together(runner: PagedRunner, take: int, beside: int) -> Tensor:
-    """The same of `take` tokens at once, in a step with a row that runs `beside`."""
+    """The same with `take` tokens at once, in a step with another row, `beside`."""
     row, other = _begun(runner, 1), _begun(runner, 2)
     logits = runner.run([_next(other, beside), _next(row, take)])
     found = torch.cat((logits.last[-1:], logits.drafts[1]))[:_STEPS].clone()
@@ -88,7 +88,7 @@ def _together(runner: PagedRunner, take: int, beside: int) -> Tensor:
 
 
 def _begun(runner: PagedRunner, id: int) -> RowState:
-    """A row that has run its prompt, in the block of its number."""
+    """A row that has run its prompt, in the block with its number."""
     vocab = runner.shape.vocab_size
     tokens = tuple((7 * place + id) % vocab for place in range(_PROMPT + _MOST))
     if runner.cache is None:

@@ -1,4 +1,4 @@
-"""Translates what torch and models raise in a step to the contract's errors."""
+"""Translates exceptions of torch and models in a step to the contract's errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TORCH_ERRORS = (ArithmeticError, AttributeError, LookupError, MemoryError, Runti
 """Exceptions that torch and models raise in a step."""
 
 ACCELERATOR_ERROR: type[BaseException] | tuple[()] = getattr(torch, "AcceleratorError", ())
-"""What torch raises if the device's runtime fails, in every call from then on. Vendors' early builds of 2.8 lack it."""
+"""Raised by torch, in every call from then on, if the device's runtime fails. Vendors' early builds of 2.8 lack it."""
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """Texts of allocation failures in torch's RuntimeErrors."""

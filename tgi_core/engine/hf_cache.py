@@ -38,7 +38,7 @@ class HFCacheModel:
         # compute wrong results with one: they multiply it into their tokens.
         self._masked = "position_ids" not in self._takes and not model._is_stateful
         self.head: OutputHead | None = None
-        """The output head, if it can be run apart."""
+        """The output head, if it can run separately."""
         self._separate_head()
 
     def new_cache(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class HFCacheModel:
         return logits
 
     def hidden(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
-        """What `logits` takes of the last `keep` of tokens start…, [keep, ...]; changes `cache`."""
+        """The input of `logits` for the last `keep` of tokens start…, [keep, ...]; changes `cache`."""
         if self.head is None:
             return self.run(tokens, start, cache, keep)
         output = self.head.run_base(self._arguments(tokens, start, cache, keep))
@@ -70,7 +70,7 @@ class HFCacheModel:
         return hidden if self.head is None else self.head.logits(hidden)
 
     def _separate_head(self) -> None:
-        """Run the output head apart from now on, if that gives the same logits."""
+        """Run the output head separately from now on, if that gives the same logits."""
         tokens = [1, 0]
 
         def apart() -> Tensor:

@@ -14,7 +14,7 @@ from tgi_core.engine.runner import ScoredPrompts
 class Selection:
     """Flat tokens of a step: those `kept` after which a token is sampled, work by work, and those that score prompts.
 
-    By request, `first` is the place among them of its newest token, which its drafts follow.
+    By request, `first` is the index among them of its newest token, which its drafts follow.
     """
 
     kept: list[int]

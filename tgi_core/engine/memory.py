@@ -17,7 +17,7 @@ class CacheBeside(Protocol):
         """Bytes of a block."""
 
     def spare_bytes(self, rows: int, draft: int, step_tokens: int, block_size: int) -> int:
-        """Bytes beside the blocks, for that many rows, drafts of each and tokens of a step."""
+        """Bytes besides the blocks, for this many rows, drafts per row and tokens per step."""
 
 
 def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def default_limits(plan: WarmupPlan, kit: DeviceKit) -> tuple[int, int]:
 
 
 def check_room(weight_bytes: int, free_bytes: int) -> None:
-    """Raises OutOfMemory if weights do not fit, for devices that hold all of them: before they are read, which takes minutes."""
+    """Raises OutOfMemory if weights do not fit, on devices that hold all of them; called before they are read, which takes minutes."""
     if weight_bytes > free_bytes:
         raise OutOfMemory(
             f"weights of {weight_bytes:,} bytes: {free_bytes:,} are free; use a smaller --dtype, a quantized checkpoint, or more devices "
@@ -48,9 +48,9 @@ def plan_capacity(
 ) -> Capacity:
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
-    `shares` is the measured memory that steps need beside weights and cache; None estimates it. `spare_bytes` is what the cache takes
-    beside its blocks, and `beside` another cache with as many. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or
-    the plan asks for more than is free.
+    `shares` is the measured memory that steps need besides weights and cache; None estimates it. `spare_bytes` is what the cache takes
+    besides its blocks, and `beside` another cache with as many blocks. Raises OutOfMemory, with sizes, if not even one row of two blocks
+    fits or the plan asks for more than is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if beside is not None:
@@ -89,7 +89,7 @@ def plan_capacity(
 
 
 def coarse(count: int) -> int:
-    """A number of blocks rounded down to its three leading bits, for devices where it is part of every program: free memory differs a
-    little at each start."""
+    """A number of blocks rounded down to its three leading bits, for devices whose programs depend on it: free memory differs a little at
+    each start."""
     low = max(0, count.bit_length() - 3)
     return count >> low << low

@@ -1,7 +1,7 @@
 """Opens a model on a device; device packages call it from `backend_open`.
 
-Devices that can run a decoder of the Llama family from a table, without transformers. All other models, and whatever the table cannot
-describe, run through transformers' own modules.
+Devices that support it run a decoder of the Llama family from a table, without transformers. All other models, and whatever the table
+cannot describe, run through transformers' own modules.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _session(
 def _speculator(
     runner: Runner, shape: ModelShape, kit: DeviceKit, options: OpenOptions, progress: Progress
 ) -> tuple[Speculator | None, tuple[Kernel, ...]]:
-    """The speculator of a model, if one is asked for and the model runs drafts; and what to say about both. Raises InvalidModel,
+    """The speculator of a model, if one is requested and the model runs drafts; and what to report about both. Raises InvalidModel,
     Unsupported."""
     if not options.speculator:
         return None, (allow_drafts(runner, exact=True),)
@@ -137,7 +137,7 @@ def _speculator(
         return _draft_runner(OpenOptions(str(directory), options.dtype), kit, progress)
 
     speculator, told = open_speculator(Path(options.speculator), runner, shape, kit, open_runner)
-    drafts = allow_drafts(runner, exact=True)  # of a runner that keeps hidden states, if it is to
+    drafts = allow_drafts(runner, exact=True)  # only now does the runner keep hidden states, if it has to
     if Feature.SPECULATION not in runner.features:
         if isinstance(runner, PagedModel):
             runner.beside = None

@@ -83,7 +83,7 @@ def _operators_refusal(choice: Operators, table: DecoderTable, dtype: torch.dtyp
 
 
 def _choose(kind: str, choices: Sequence[_Choice], refusal: Callable[[_Choice], str]) -> tuple[_Choice, str]:
-    """The first choice that is supported, and why earlier ones are not. Raises UnsupportedFamily."""
+    """The first choice that is supported, and why the earlier ones are not. Raises UnsupportedFamily."""
     choice, rejected = first_supported(choices, refusal)
     reasons = "; ".join(rejected)
     if choice is None:

@@ -22,7 +22,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
 from tgi_core.engine.runner import HiddenStates, StepLogits
 
-CANNOT_GO_BACK = "the states of a row cannot go back"
+CANNOT_GO_BACK = "the states of a row cannot be rolled back"
 """Why a stateful runner runs no drafts."""
 
 
@@ -32,9 +32,9 @@ class PagedRunner(ABC):
     features = frozenset({Feature.CHUNKED_PREFILL, Feature.PREFIX_REUSE})
     kernels: tuple[Kernel, ...] = ()
     spare_blocks = SPARE_BLOCKS
-    """Blocks of the cache beside those of rows."""
+    """Blocks of the cache besides those of rows."""
     stateful = False
-    """Keeps states of rows beside blocks, so that steps depend on more than their tensors, and cannot be taken back."""
+    """Whether rows have states besides blocks, so that steps depend on more than their tensors and cannot be undone."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PagedRunner(ABC):
         self._kit, self._keeps_hidden = kit, False
         self.cache: PagedCache | None = None
         self.beside: CacheBeside | None = None
-        """A cache of another model with the blocks of this one's."""
+        """Another model's cache with the same blocks as this one's."""
 
     @property
     def captures_prompts(self) -> bool:
@@ -62,7 +62,7 @@ class PagedRunner(ABC):
 
     @abstractmethod
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """What `logits` takes, [kept, ...], of a step's flat tokens `keep`, or of all; see `CapturableRunner.forward`."""
+        """The input of `logits`, [kept, ...], for a step's flat tokens `keep`, or all; see `CapturableRunner.forward`."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class PagedRunner(ABC):
         return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside)
 
     def cache_block_bytes(self, block_size: int) -> int:
-        """Bytes of a block of that size."""
+        """Bytes of a block of this size."""
         return PagedCache.block_bytes(self.layers, block_size, self._stored_dtype)
 
     def use_probe_cache(self) -> None:
@@ -123,10 +123,10 @@ class PagedRunner(ABC):
     def keep_hidden(self) -> str:
         """See `KeepsHidden`."""
         self._keeps_hidden = not self.shape.whole_head
-        return "" if self._keeps_hidden else "the output head of this model cannot be run apart"
+        return "" if self._keeps_hidden else "the output head of this model cannot run separately"
 
     def _run_apart(self, row_inputs: Sequence[RowInput], step: StepMetadata, tokens: Selection) -> StepLogits:
-        """Compute one step, the output head by itself, and keep what it takes."""
+        """Compute one step with a separate output head, and keep the head's input."""
         kept, scored, prompt = len(tokens.kept), tokens.scored, dict[int, Tensor]()
         hidden = self.hidden(step, self._upload([*tokens.kept, *scored.places]))
         if scored.places:
@@ -143,14 +143,14 @@ class PagedRunner(ABC):
         self.cache = None
 
     def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of that size until `release`."""
+        """Use a cache of this size until `release`."""
         self.block_size = block_size
         provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
         new_layers = provider.new_layers if isinstance(provider, KVCacheAllocator) else None
         self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers)
 
     def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
-        """The works in the order in which the model runs them."""
+        """The row inputs in the order in which the model runs them."""
         return row_inputs
 
     def _cache_in_use(self) -> PagedCache:

@@ -22,7 +22,7 @@ class PlainKit:
     kv_cache_dtype: KVCacheDtype | None = None
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """The dtype asked for, or the stored one. Raises Unsupported."""
+        """The requested dtype, or the stored one. Raises Unsupported."""
         wanted = str(stored).removeprefix("torch.") if asked == "auto" else asked
         if wanted not in self.dtypes:
             raise Unsupported(f"dtype {wanted}: this device runs {', '.join(self.dtypes)}")
@@ -41,7 +41,7 @@ class PlainKit:
         return 32
 
     def default_step_tokens(self) -> int:
-        """A chunk of 1,024 tokens beside all decode rows."""
+        """A chunk of 1,024 tokens in addition to all decode rows."""
         return 1024 + self.default_rows()
 
     def table_refusal(self) -> str:

@@ -1,4 +1,4 @@
-"""The queue of a device whose torch runs everything in order by itself, with programs in place of graphs."""
+"""The queue of a device for which torch itself runs everything in order, with programs in place of graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.engine.device_queue import GraphCapturer, StepSampler, Usage, Work
 
 
 class PlainQueue:
-    """See `DeviceQueue`. `mark` records a place at the end of the device's stream."""
+    """See `DeviceQueue`. `mark` records an event at the end of the device's stream."""
 
     def __init__(self, mark: Callable[[], DeviceEvent], translate: Translate, in_flight: int) -> None:
         self.in_flight = in_flight
@@ -29,7 +29,7 @@ class PlainQueue:
         return torch.zeros(count, dtype=dtype)
 
     def record(self) -> StreamEvent:
-        """The end as it is now."""
+        """An event at the current end of the stream."""
         return StreamEvent(self._mark(), self._translate)
 
     def graphs(self) -> GraphCapturer | str:

@@ -21,7 +21,8 @@ class ScoredTokens:
 
 
 def prompt_logprobs(head: Callable[[Tensor], Tensor], hidden: Tensor, following: Tensor) -> Tensor:
-    """Logprobs float32 [scored] of the tokens `following` [scored] after hidden states [scored, hidden], whose logits `head` computes.
+    """Logprobs float32 [scored] of the tokens `following` [scored], one after each of the states `hidden` [scored, hidden]; `head`
+    computes logits.
 
     Only enqueues.
     """

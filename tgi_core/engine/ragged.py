@@ -1,4 +1,4 @@
-"""The ragged engine: prefill and decode rows of one step, flat, over a paged cache."""
+"""The ragged engine: prefill and decode rows of one step, flattened, over a paged cache."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RaggedRunner(PagedRunner):
         return self._run(step, keep, self._call)
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
-        """What the output head takes, of the flat tokens `keep` or of all."""
+        """The output head's input for the flat tokens `keep`, or for all."""
         return self._run(step, keep, self._call.hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:

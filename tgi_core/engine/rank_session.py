@@ -26,11 +26,11 @@ from tgi_core.engine.runner import Runner, StepLogits
 from tgi_core.engine.sync_session import Reserve, SyncSession
 
 _NO_TOKEN, _FAULT, _NO_STEP = -1, -2, -3
-"""Broadcast in place of a token: there is none at this place of the row, the row failed here, or rank 0 could not sample at all."""
+"""Broadcast instead of a token: the row has none at this place, the row failed here, or rank 0 could not sample at all."""
 
 
 class RankSession(SyncSession):
-    """A session in step with the other ranks'. All of them receive the same calls in the same order."""
+    """A session in lock step with those of the other ranks. All of them receive the same calls in the same order."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RankSession(SyncSession):
 
     @hookimpl
     def close(self) -> Closed:
-        """Give everything back, and leave the group. Idempotent."""
+        """Release everything, and leave the group. Idempotent."""
         closed = super().close()
         self._collectives.close()
         return closed
@@ -77,7 +77,7 @@ class RankSession(SyncSession):
         return rows
 
     def _told(self, made: list[list[int]], width: int) -> list[list[int]]:
-        """What rank 0 made of each row that yields, at most `width` tokens."""
+        """Rank 0's tokens for each row that yields, at most `width`."""
         flat = [value for row in made for value in (row + [_NO_TOKEN] * width)[:width]]
         told = self._collectives.tell(flat) if flat else []
         return [told[at : at + width] for at in range(0, len(told), width)]

@@ -29,7 +29,7 @@ def row_results(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskS
 def _verified(row_inputs: Sequence[RowInput], rows: list[Row], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
     """Add to rows whose token is their first draft the tokens at the positions of their drafts, up to the first that is not the draft.
 
-    One round per position, over all rows that have come so far. A row is sampled as if it had its tokens from earlier steps.
+    One round per position, over all rows that have got that far. A row is sampled as if it had its tokens from earlier steps.
     """
     rows = [
         replace(row, drafted=len(row_input.drafts)) if row_input.drafts else row
@@ -78,7 +78,7 @@ def _sampled(scores: Tensor, rows: Sequence[RowState], masks: MaskSource | None,
 
 
 def _newest(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskSource | None) -> list[Row]:
-    """A row for every work, with the token after its newest one."""
+    """A row for every row input, with the token after its newest one."""
     yielding = [row_input.row for row_input in row_inputs if row_input.yields]
     sampled = _sampled(logits.last, yielding, masks, logits.plain_sampler)
     places = {row.request.id: index for index, row in enumerate(yielding)}
@@ -95,7 +95,7 @@ def _newest(row_inputs: Sequence[RowInput], logits: StepLogits, masks: MaskSourc
 
 
 def _prompt_logprobs(row_input: RowInput, logits: StepLogits) -> tuple[float | None, ...]:
-    """Those of the positions run in this step, with the leading None of token 0."""
+    """The logprobs of the positions run in this step, with the leading None for token 0."""
     if not row_input.row.request.want.prompt_logprobs or row_input.start >= row_input.row.request.prompt_len:
         return ()
     first: tuple[float | None, ...] = (None,) if row_input.start == 0 else ()

@@ -18,10 +18,8 @@ from tgi_core.engine.sampler import PlainSampler
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """What the output head takes, of the tokens of a step after which one is sampled.
-
-    `take` returns those [places, hidden] at some of their places; by request, `first` is the place of its newest token, which its drafts
-    follow. The next step may overwrite them.
+    """The output head's input for those tokens of a step after which one is sampled. `take` returns it [places, hidden] at some places;
+    by request, `first` is the place of its newest token, which its drafts follow. The next step may overwrite them.
     """
 
     first: Mapping[int, int]
@@ -36,8 +34,8 @@ class HiddenStates:
 class LayerStates:
     """Hidden states inside the model, of all tokens of a step.
 
-    `states` [tokens, layers · hidden] holds each token's residual stream before some layers, one behind the other; by request, `first` is
-    the place of its first token in the step.
+    `states` [tokens, layers · hidden] holds each token's residual stream before some layers, concatenated; by request, `first` is the
+    place of its first token in the step.
     """
 
     first: Mapping[int, int]
@@ -46,12 +44,10 @@ class LayerStates:
 
 @dataclass(slots=True)
 class StepLogits:
-    """What a step gives to sampling.
-
-    `last` are logits [works that yield, vocabulary] in the order of those works, after a row's newest token, and `drafts` maps a
-    request id to logits [drafts, vocabulary] after each of its drafts; the next step may overwrite both. `prompt` maps a request id to
-    logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows. `hidden` and
-    `layers` are there if the runner keeps them.
+    """A step's input to sampling. `last` are logits [row inputs that yield, vocabulary] in their order, after each row's newest token,
+    and `drafts` maps a request id to logits [drafts, vocabulary] after each of its drafts; the next step may overwrite both. `prompt`
+    maps a request id to logprobs float32 [positions] of prompt tokens, by the positions before them. `plain_sampler` samples plain rows.
+    `hidden` and `layers` are set if the runner keeps them.
     """
 
     last: Tensor
@@ -89,7 +85,7 @@ class StepLogits:
 
 
 def prompt_positions(row_input: RowInput) -> int:
-    """How many of a row's positions in a step are followed by a prompt token whose logprob is requested."""
+    """Number of a row's positions in a step that precede a prompt token whose logprob is requested."""
     request = row_input.row.request
     if not request.want.prompt_logprobs:
         return 0
@@ -171,7 +167,7 @@ class CountsCompiles(Protocol):
 
     @property
     def compiles(self) -> int:
-        """How many have been compiled so far, by the compiler's own counter."""
+        """Number of programs compiled so far, by the compiler's own counter."""
 
 
 class CapturableRunner(Protocol):

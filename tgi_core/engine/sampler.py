@@ -109,7 +109,7 @@ def is_plain(row: RowState, vocab: int) -> bool:
 
 
 def takes_argmax(row: RowState, vocab_size: int) -> bool:
-    """Whether a row needs nothing but the argmax, which devices without float64 compute as exactly as the formula."""
+    """Whether a row needs nothing but the argmax, which even devices without float64 compute exactly."""
     return is_plain(row, vocab_size) and not row.request.sampling.do_sample
 
 
@@ -156,7 +156,7 @@ def _sample_any(logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None
 
 
 def sample_each(logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None) -> Sampled:
-    """The same, row by row: a failure is that row's fault, and the others get the tokens that they would have got."""
+    """The same, row by row: a failure faults only that row, and the others get the same tokens as without it."""
     whole = Sampled([], [], [], {})
     for index, row in enumerate(rows):
         place = slice(index, index + 1)

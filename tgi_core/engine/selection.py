@@ -1,4 +1,4 @@
-"""Choosing the first implementation that supports what is needed, and recording why those before it do not."""
+"""Chooses the first implementation that supports what is needed, and records why those before it do not."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def first_supported(choices: Iterable[_Choice], refusal: Callable[[_Choice], str
 
 
 def attempt(check: Callable[[], str]) -> str:
-    """What a probe or a self-check says, and if it raises, what it raised.
-
-    Compilers, launchers, drivers and vendors' libraries each fail in their own way: a missing header is a CalledProcessError, a missing
-    driver an AssertionError. All of them mean that the implementation cannot be used here, and none is a reason not to start.
+    """The result of a probe or a self-check, or the text of what it raised. Compilers, launchers, drivers and vendors' libraries each
+    fail in their own way: a missing header is a CalledProcessError, a missing driver an AssertionError. They all mean that the
+    implementation cannot be used here, but not that the server cannot start.
     """
     try:
         return check()

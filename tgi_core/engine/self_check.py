@@ -1,4 +1,4 @@
-"""The self-check of a runner at load: a few tokens in chunks, beside another row and alone, against reference logits."""
+"""The self-check of a runner at load: a few tokens in chunks, with another row and alone, against reference logits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_runner(runner: SelfCheckable, expected: Expected, chunks: tuple[int, .
 
 
 def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens in chunks, beside a row without an adapter, and the last chunk alone."""
+    """Run the probe tokens in chunks, together with a row without an adapter, and the last chunk alone."""
     ids = probe_ids(expected.shape[-1])
     row, other = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
     runner.use_probe_cache()

@@ -1,7 +1,7 @@
 """Steps over a model that is compiled for fixed slots: a slot is a block, which holds a whole row.
 
 Prompts are padded to a slot's length and run one at a time. A step of decode rows runs all slots, each at a position of its own, so that
-the model has one program for it: a slot that sits out is written where its row would write next.
+the model has one program for it: an idle slot is written where its row would write next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.sync_session import SyncSession
 
 DEFAULT_ROWS, DEFAULT_LENGTH = 8, 4096
-"""Slots, and positions of a slot, where nobody says."""
+"""Default numbers of slots, and of positions of a slot."""
 
 
 class SlotModel(Protocol):
@@ -29,8 +29,8 @@ class SlotModel(Protocol):
     def __call__(self, ids: Tensor, positions: Tensor, slots: Sequence[int]) -> Tensor:
         """Logits float32 [rows, vocabulary] after the tokens `ids` at `positions`, int32 [rows, tokens] each, of these slots from 0 on.
 
-        One row of as many tokens as a slot has positions begins its slot anew; the logits are those after its largest position. Else there
-        is one token of each slot.
+        One row with as many tokens as a slot has positions starts its slot over; the logits are those after its largest position.
+        Otherwise there is one token per slot.
         """
 
 
@@ -43,7 +43,7 @@ class SlotMemory:
 
 
 Load = Callable[[int, int, api.Progress], tuple[SlotModel, int]]
-"""Loads the model for so many slots of so many positions; the model, and how many programs were compiled."""
+"""Loads the model for this many slots of this many positions. Returns it and the number of compiled programs."""
 
 
 class SlotRunner:
@@ -57,7 +57,7 @@ class SlotRunner:
     def __init__(
         self, load: Load, shape: ModelShape, memory: SlotMemory, stack: str, compiled: tuple[int, int] | None = None
     ) -> None:
-        """`stack` names what runs the model."""
+        """`stack` names the software that runs the model."""
         self.kernels = (api.Kernel("step", stack, "fixed slots; every step of decode rows runs all of them"),)
         self.shape = shape
         self._load, self._memory, self._compiled = load, memory, compiled
@@ -127,8 +127,8 @@ class SlotRunner:
     def _encode(self, row_input: RowInput) -> Tensor:
         """Logits [vocabulary] after a whole prompt, which fills its slot from the beginning.
 
-        A prompt of one token runs as a decode row. It is encoded nevertheless, and the result is dropped: a not-a-number that the slot's
-        last row left would reach it even from behind a mask.
+        A prompt of one token runs as a decode row. It is encoded nevertheless, and the result is dropped: a NaN left by the slot's
+        previous row would reach it in spite of the mask.
         """
         ids, positions = (torch.zeros(1, self._length, dtype=torch.int32) for _ in range(2))
         ids[0, : row_input.take] = torch.tensor(row_input.row.tokens[: row_input.take])

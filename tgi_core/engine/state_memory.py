@@ -1,4 +1,4 @@
-"""How many rows' states fit in memory, beside a paged cache or alone."""
+"""How many rows' states fit in memory, with or without a paged cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgi_core.engine.memory import default_limits
 from tgi_core.engine.models.shape import ModelShape
 
 Paged = Callable[[WarmupPlan, int], Capacity]
-"""(plan, bytes that the states take) → the promise of a paged cache beside them."""
+"""(plan, bytes that the states take) → the promise of a paged cache in the remaining memory."""
 
 
 def plan_states(
@@ -51,5 +51,5 @@ def plan_states(
 
 
 def _without(memory: Memory, share: Memory) -> Memory:
-    """The reserve that is left beside a share."""
+    """The reserve that is left besides a share."""
     return replace(memory, num_bytes=max(0, memory.num_bytes - share.num_bytes)) if memory.name == "reserve" else memory

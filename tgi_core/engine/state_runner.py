@@ -1,4 +1,4 @@
-"""The ragged engine for models with state layers: rows go through those as a batch, and through all others flat."""
+"""The ragged engine for models with state layers: rows go through these as a batch, and through all other layers flattened."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tgi_core.engine.state_memory import plan_states
 
 
 class StateRunner(RaggedRunner):
-    """Runs a model with state layers. A row's last block table names the slot of its states, beside the blocks of its attention layers
-    if the model has any."""
+    """Runs a model with state layers. A row's last block table names the slot of its states; the others, if the model has attention
+    layers, have those layers' blocks."""
 
     features = frozenset({Feature.CHUNKED_PREFILL})
     stateful = True

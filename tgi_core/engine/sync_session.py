@@ -35,7 +35,7 @@ from tgi_core.engine.runner import CountsCompiles, Runner, StepLogits
 from tgi_core.engine.speculators.base import Speculator
 
 Reserve = Callable[[WarmupPlan, Progress], Capacity]
-"""`Runner.reserve` of a runner whose warm-up takes long enough to tell of its progress."""
+"""`Runner.reserve` of a runner whose warm-up takes long enough to report progress."""
 
 
 class SyncSession(BaseSession):
@@ -139,7 +139,7 @@ class SyncSession(BaseSession):
         return self._with_proposals(row_inputs, rows, logits)
 
     def _with_proposals(self, row_inputs: list[RowInput], rows: tuple[Row, ...], logits: StepLogits) -> tuple[Row, ...]:
-        """Add the speculator's guesses, if there are to be any."""
+        """Add the speculator's guesses, if any are requested."""
         count = self._capacity.draft if self._capacity else 0
         if self._speculator is None or not count:
             return rows

@@ -19,7 +19,7 @@ FIELDS = frozenset({SamplingField.MIN_P, SamplingField.TYPICAL_P})
 """Sampling fields that a session with these filters declares."""
 
 HEAD = 256
-"""How many tokens to sort first for top-p and min-p; enough for nearly all real distributions."""
+"""Number of tokens to sort first for top-p and min-p; enough for nearly all real distributions."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def _of_width(scores: Tensor, sampling: Sequence[Sampling], rows: list[int], wid
 
 
 def _head(sampling: Sampling, vocab: int) -> int:
-    """How many of the likeliest tokens a row's filters need."""
+    """Number of the likeliest tokens that a row's filters need."""
     if 0 < sampling.top_k < vocab:
         return sampling.top_k
     return vocab if sampling.typical_p < 1 else min(HEAD, vocab)

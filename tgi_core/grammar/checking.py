@@ -1,4 +1,4 @@
-"""The check of a complete response under its schema, for the keywords that masks do not hold."""
+"""The check of a complete response against its schema, for keywords that masks do not enforce."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _LONGEST = 200
 
 
 def violation(source: str, text: str) -> str:
-    """Return how a response violates its schema, given as JSON text; "" if it is valid. May take long: run it in a worker.
-
-    Formats are not checked here: masks hold those that are known.
+    """Return how a response violates its schema, given as JSON text; "" if it is valid. May take long: run it in a worker. Formats are
+    not checked here: masks enforce the known ones.
     """
     try:
         value = json.loads(text)
@@ -33,7 +32,7 @@ def violation(source: str, text: str) -> str:
 
 
 def check_schema(source: str) -> None:
-    """Check that responses can be checked under a schema. Raises InvalidGrammar."""
+    """Check that responses can be checked against a schema. Raises InvalidGrammar."""
     try:
         _validator(source)
     except (ValueError, jsonschema_rs.ValidationError) as error:

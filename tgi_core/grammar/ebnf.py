@@ -9,7 +9,7 @@ from tgi_core.grammar.value import InvalidGrammar
 
 _GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
 _LARK_RULE = re.compile(r"^[ \t]*[?!]*\w[^\n]*?:", re.MULTILINE)
-"""Every definition of a rule, which starts a line in Lark, and perhaps more."""
+"""Matches every rule definition, which starts a line in Lark, and perhaps more."""
 _CONTINUED = re.compile(r"\s*\n\s*\|")
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 
@@ -31,7 +31,7 @@ def _converted(gbnf: str) -> str:
         return gbnf_to_lark(text)
     except RecursionError:
         raise InvalidGrammar("it is nested too deeply") from None
-    except Exception as error:  # noqa: BLE001  the converter raises Exception itself, with a text for people
+    except Exception as error:  # noqa: BLE001  the converter raises plain Exception, with a readable message
         raise InvalidGrammar(str(error)) from None
 
 
@@ -44,5 +44,5 @@ def _as_character(escape: re.Match[str]) -> str:
     if code < 0x80:
         return f"\\x{code:02x}"
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-        raise InvalidGrammar(f"{escape.group()} is no Unicode character")
+        raise InvalidGrammar(f"{escape.group()} is not a Unicode character")
     return chr(code)

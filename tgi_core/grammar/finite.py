@@ -21,7 +21,7 @@ _LONGEST_REFERENCE = 1000
 
 
 def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without what no finite value can match; does not modify its argument. Raises InvalidGrammar if nothing
+    """Return the schema without the parts that no finite value can match; does not modify its argument. Raises InvalidGrammar if nothing
     is left."""
     finite = _finite_targets(schema)
     if all(finite.values()):
@@ -102,7 +102,7 @@ def _children(node: dict[str, Any]) -> Iterator[Schema]:
 
 
 def _is_finite(node: Schema, finite: dict[str, bool]) -> bool:
-    """Return whether a finite value may match, given the same for references. True in doubt."""
+    """Return whether a finite value may match, given the same for references. True if in doubt."""
     if not isinstance(node, dict):
         return node is not False
     reference = node.get("$ref")

@@ -51,8 +51,8 @@ _EXPANSION = 8
 class EngineGrammar:
     """A grammar in llguidance's notation.
 
-    `checked`: keywords of a JSON schema that the masks do not hold, so the complete response must be checked. `formats`: unknown
-    formats, which nothing holds.
+    `checked`: keywords of a JSON schema that the masks do not enforce, so the complete response must be checked. `formats`: unknown
+    formats, which nothing enforces.
     """
 
     text: str
@@ -68,7 +68,7 @@ def translate(grammar: Grammar, max_bytes: int = MAX_BYTES) -> EngineGrammar:
         return EngineGrammar(LLMatcher.grammar_from_lark(to_lark(grammar.source, max_bytes)))
     try:
         rewritten = rewrite(read_schema(grammar.source, max_bytes), _holds)
-    except RecursionError:  # of references that lead from one to the next
+    except RecursionError:  # from a chain of references
         raise InvalidGrammar("its references are nested too deeply") from None
     if not isinstance(rewritten.schema, dict):
         raise InvalidGrammar("nothing can match it")
@@ -82,7 +82,7 @@ def translate(grammar: Grammar, max_bytes: int = MAX_BYTES) -> EngineGrammar:
 
 
 def _holds(schema: dict[str, Any]) -> bool:
-    """Return whether llguidance can hold a schema."""
+    """Return whether llguidance can enforce a schema."""
     try:
         source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_OPTIONS)
     except ValueError:

@@ -27,7 +27,7 @@ _MOST_FORMATS = 8
 
 
 def check_grammar(vocabulary: LLTokenizer, grammar: Grammar, max_bytes: int = MAX_BYTES) -> tuple[str, GrammarReport]:
-    """Return what is wrong with a grammar, "" if nothing, and what is known of it."""
+    """Return what is wrong with a grammar, "" if nothing, and what is known about it."""
     began, size, source = process_time(), 0, matching.EngineGrammar("")
     try:
         source = matching.translate(grammar, max_bytes)

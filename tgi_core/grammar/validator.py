@@ -30,7 +30,7 @@ _WAIT_S = 10.0
 _TOO_COMPLEX = "it is too complex"
 
 Verdict = GrammarReport | str
-"""What is known of a valid grammar, or what is wrong with an invalid one."""
+"""What is known about a valid grammar, or what is wrong with an invalid one."""
 
 
 class GrammarValidator:
@@ -58,7 +58,7 @@ class GrammarValidator:
         return found
 
     async def validate(self, grammar: Grammar) -> GrammarReport:
-        """Return what is known of a grammar, immediately if known. Raises InvalidGrammar, GrammarsBusy."""
+        """Return what is known about a grammar, immediately if it was tried before. Raises InvalidGrammar, GrammarsBusy."""
         digest = grammar.digest
         verdict = self._known.get(digest)
         if verdict is None:

@@ -39,8 +39,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class GrammarReport:
-    """What is known of a valid grammar. `checked`: keywords of a JSON schema that masks do not hold, so that a complete response must
-    be checked. `formats`: unknown formats, which nothing holds."""
+    """What is known about a valid grammar. `checked`: keywords of a JSON schema that masks do not enforce, so that a complete response
+    must be checked. `formats`: unknown formats, which nothing enforces."""
 
     cost: Cost
     checked: tuple[str, ...] = ()

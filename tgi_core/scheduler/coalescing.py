@@ -14,16 +14,16 @@ from tgi_core.scheduler.events import Event
 from tgi_core.wire.types import Generation
 
 LONGEST_S = 0.04
-"""Maximum time for which a token is held back, in seconds: one frame of a film."""
+"""Maximum time for which a token is held back, in seconds: one frame of film."""
 
 _USUAL_S = 0.03
-"""Maximum time for which results are collected, in seconds; delivering it takes time as well."""
+"""Maximum time for which results are collected, in seconds; delivering them takes time as well."""
 _MOST_STEPS = 16
 _TURNS = 16
-"""Turns between two changes of the number of steps: whole deliveries, since each goes out at once."""
+"""Turns between changes of the number of steps: enough for a whole delivery."""
 _SURELY = 4.0
-"""The server is the bottleneck if delivering takes longer than waiting for the shard. It certainly no longer is if waiting takes
-this many times as long. The factor is large because coalescing itself makes delivering faster."""
+"""The server is the bottleneck if delivering takes longer than waiting for the shard, and certainly not if waiting takes this
+many times as long. The factor is large because coalescing itself makes delivering faster."""
 
 
 @dataclass(slots=True)

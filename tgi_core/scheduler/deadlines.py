@@ -13,7 +13,7 @@ class Deadlines:
         self._times: dict[int, float] = {}
 
     def add(self, key: int, when: float | None) -> None:
-        """Set a deadline, if there is one; `when` is a time of the scheduler's clock."""
+        """Set a deadline, if there is one; `when` is a time on the scheduler's clock."""
         if when is not None:
             insort(self._order, (when, key))
             self._times[key] = when

@@ -1,7 +1,7 @@
 """Monitoring of whether the device's results can be trusted.
 
-One row of NaN is its request's fault; several in a short time are the device's. A failed step may be a request's fault; if one
-request after another fails because its steps do, with no successful step in between, it is the device's.
+One row of NaN is the fault of its request; several in a short time are the device's. A failed step may be the fault of a request;
+if several requests in a row fail with their steps, and no step succeeds in between, it is the device's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Speculation: which rows get drafts for the next step, from which source, and how many.
 
-A draft is worth its cost if it is likely to be accepted and does not make the step much longer. Both are measured: the share
-of drafts from each source that were accepted lately, of a row and of all, and the time that a draft adds to a step of as many rows.
+A draft is worth its cost if it is likely to be accepted and does not make the step much longer. Both are measured: the share of
+each source's drafts that was accepted lately, by row and overall, and the time that a draft adds to a step of about as many rows.
 Drafts that are not expected to save time only run as probes: one row at a time, for a small fraction of the total time.
 """
 
@@ -37,31 +37,31 @@ _FIRST_ACCEPTANCE = {
 _WEIGHT = 0.2
 """Weight of a step's drafts in the moving average of a row's acceptance."""
 _PROBE_WEIGHT = 0.5
-"""The same of a probe, of which there are few."""
+"""The same for probes, which are rare."""
 _LEAST_CHANCE = 0.1
-"""Chance of acceptance below which a draft is not run, even if it seems to cost nothing."""
+"""Expected acceptance below which a draft is not run, even if it seems to cost nothing."""
 _HOPEFUL = 0.5
-"""Acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
+"""Expected acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
 _PROBING = 0.01
 """Share of the time that probes may take if all of them fail."""
 _MOST_CREDIT = 0.5
-"""Time that probes may take at once, in steps."""
+"""Maximum time that can be saved up for probes, in steps."""
 _MARGIN = 1.5
-"""Factor on what a draft costs: rows that advance unevenly end at different times, so drafts that just pay for themselves do not."""
+"""Factor on the cost of a draft: rows that advance unevenly end at different times, so a draft must save clearly more than it costs."""
 _UNKNOWN_SHARE = 0.1
-"""What a draft is thought to add to a step before that is measured, as a share of what each row takes."""
+"""Assumed cost of a draft before it is measured, as a share of a step's time per row."""
 _UNMEASURED = range(16, 20)
-"""Steps of about as many rows, counted since one was measured without drafts, that run none if no step without them was measured yet."""
+"""Steps that run without drafts if none has been measured without them, counted like `_since_plain`."""
 _STALE = 100
-"""Number of such steps after which that is measured again."""
+"""Number of steps after which one is measured without drafts again."""
 
 ObserveDrafts = Callable[[DraftSource, int, int], None]
-"""Called for each row of a step with drafts once it is read, with the number of its drafts and of those that were accepted."""
+"""Called for each row with drafts once its step is read, with their source, their number and how many were accepted."""
 
 
 class Drafter:
-    """Proposes drafts of at most `most` tokens, also from earlier answers if those are kept, and from what the backend's speculator
-    guesses if there is one."""
+    """Chooses drafts of at most `most` tokens per row: from its text and grammar, and with `earlier_answers` or `speculator` also
+    from earlier answers or the backend's speculator."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ class Drafter:
         self._earlier = EarlierAnswers() if earlier_answers else None
         self._observe = observe
         self._records = {source: (Record(first), Record(first)) for source, first in _FIRST_ACCEPTANCE.items()}
-        """With short matches, and with long ones."""
+        """For short matches, and for long ones."""
         self._rows, self._plain, self._share, self._asking, self._least = 1, False, 0.0, 0.0, 1.0
-        """Of this step: its rows, whether it runs without drafts, what a draft adds to it, what a row that proposes some adds, and the
-        acceptance from which one pays."""
+        """About this step: its rows, whether it runs without drafts, the share of its time that a draft and a proposing row add,
+        and the acceptance from which a draft pays."""
         self._room, self._unknown = most, True
-        """The most drafts of a row; those of all rows while what they add is unknown."""
+        """Maximum number of drafts of a row, or of all rows together while the cost of a draft is unknown."""
         self._credit = _MOST_CREDIT
         """Time for probes, in steps."""
         self._since_plain: dict[int, int] = {}
-        """Number of steps since one without drafts was asked for, by the bit length of the number of rows."""
+        """Number of steps since one was planned without drafts because `_STALE` was reached, by the bit length of the number of rows."""
 
     def begin(self, sequence: Sequence) -> None:
         """Prepare a new request."""
@@ -103,7 +103,7 @@ class Drafter:
         sequence.speculation = RowDrafts(tuple(self._guesses(source, proposer) for source, proposer in proposers.items()))
 
     def start_step(self, rows: int) -> bool:
-        """Prepare a step in which `rows` rows decode. Return whether any may get drafts: a step now and then is measured without."""
+        """Prepare a step in which `rows` rows decode. Return whether any may get drafts: now and then, a step is measured without."""
         if not rows:
             return False
         self._rows, self._credit = rows, min(_MOST_CREDIT, self._credit + _PROBING)
@@ -119,8 +119,8 @@ class Drafter:
         return not self._plain
 
     def proposing(self, decoding: Collection[Sequence]) -> tuple[int, frozenset[int]]:
-        """Return how many of the rows that decode propose drafts for the next step, and the keys of those that are told not to: their
-        drafts are not expected to pay for the speculator's time, and it is not their turn for a probe."""
+        """Return how many of the decoding rows propose drafts for the next step, and the keys of those that are told not to:
+        their drafts are not expected to pay for the speculator's time, and it is not their turn for a probe."""
         if not self._speculator or not decoding:
             return 0, frozenset()
         share = self._times.proposal_share(self._rows)
@@ -129,7 +129,7 @@ class Drafter:
         return len(decoding) - len(silent), silent
 
     def drafts(self, sequence: Sequence) -> tuple[int, ...]:
-        """Return drafts for a row whose tokens have all been read, in the step that was started."""
+        """Return drafts for a row in the started step. All of its tokens must have been read."""
         row, size = sequence.speculation, len(sequence.tokens)
         if row is None or size < row.again:
             return ()
@@ -169,7 +169,7 @@ class Drafter:
         return False
 
     def report(self, source: DraftSource, rows: Mapping[int, Sequence], reported: Mapping[int, tuple[int, ...]]) -> None:
-        """Note the tokens that follow rows by their grammars, or by the guess of a speculator; rows by their ids on the shard."""
+        """Record the tokens that grammars force, or that a speculator guesses, to follow each row's. Rows are keyed by wire id."""
         for id, tokens in reported.items():
             row = rows[id].speculation if id in rows else None
             guesses = None if row is None else row.find(source)
@@ -177,7 +177,7 @@ class Drafter:
                 guesses.proposer.report(tokens)
 
     def read(self, sequence: Sequence, made: tuple[Token, ...]) -> None:
-        """Record the tokens that a step with a row's drafts made, and continue the row behind those that were accepted."""
+        """Record the tokens that a step with drafts made for a row, which continues after the accepted ones."""
         row, drafts = sequence.speculation, sequence.drafts
         sequence.computed, sequence.drafts = len(sequence.tokens) - 1, ()
         if row is None:
@@ -199,7 +199,7 @@ class Drafter:
             self._observe(source, len(drafts), accepted)
 
     def finish(self, sequence: Sequence) -> None:
-        """Note a complete answer, from which others may get drafts."""
+        """Record a complete answer, from which others may get drafts."""
         if self._earlier is not None:
             request = sequence.request
             self._earlier.add(request.scheduling.salt, sequence.tokens[len(request.input_ids) :])
@@ -229,8 +229,8 @@ class Drafter:
         return probe
 
     def _length(self, acceptance: float, beside: float = 0.0) -> int:
-        """Return the number of drafts of one of the rows with which the step yields most tokens per second, where they cost a share
-        `beside` of a step to make."""
+        """Return the number of drafts for one row that yields the most tokens per second, if making them costs the share `beside`
+        of a step."""
         if acceptance < self._least:
             return 0
         best, most = 0, 1.0

@@ -27,7 +27,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica's phase (a value of `Phase`) and load. `placed`: requests that it was given, those that came from other replicas included;
+    """A replica's phase (a value of `Phase`) and load. `placed`: requests that it was given, including those from other replicas;
     `moved`: requests that others took over from it; `losses`: how often its shard was lost or replaced."""
 
     phase: str

@@ -1,4 +1,4 @@
-"""The loop that sends the scheduler's turns to the shard and delivers the answers to streams, also across the loss of a shard."""
+"""The loop that sends the scheduler's turns to the shard and delivers its results to streams; it survives the loss of the shard."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SchedulerLoop:
         self._replication = replication
         shared = (None, None) if replication is None else (replication.prefixes, replication.queue_limits)
         self._worked: Callable[[], float] = float if replication is None else time.thread_time
-        """Returns the CPU seconds of the event loop, on which other replicas deliver while one waits for its shard."""
+        """Returns the CPU seconds of the event loop: other replicas deliver on it while this one waits for its shard."""
         self.scheduler = Scheduler(info.capabilities, capacity, options, time.monotonic, observe_drafts, *shared)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
@@ -99,7 +99,7 @@ class SchedulerLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do, and no step in flight whose rows are unread."""
+        """Whether there is nothing to do, and no step in flight left to read."""
         return not self._work.is_set()
 
     def snapshot(self) -> Snapshot:
@@ -133,7 +133,7 @@ class SchedulerLoop:
         return stream
 
     def adopt(self, sequence: Sequence, stream: GenerationStream) -> None:
-        """Continue a request that the loop of another shard has given up, with the stream of its results."""
+        """Continue a request that another shard's loop has given up; `stream` gets the rest of its results."""
         self._serve(self.scheduler.adopt(sequence), stream)
 
     def give_up(self, key: int) -> tuple[Sequence, GenerationStream] | None:
@@ -239,7 +239,7 @@ class SchedulerLoop:
             self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
-        """Wait for the next shard, and end requests whose deadline passes meanwhile."""
+        """Wait for the next shard, and end requests whose deadline passes in the meantime."""
         restarting = asyncio.ensure_future(restart)
         try:
             while not (await asyncio.wait({restarting}, timeout=_EXPIRE_EVERY_S))[0]:
@@ -259,7 +259,7 @@ class SchedulerLoop:
         self._work.set()
 
     def _report_loss(self, error: BackendError) -> None:
-        """Tell the lifecycle at once, so that nothing else need ask whether there is a shard."""
+        """Update the lifecycle at once, so that nothing else has to ask whether there is a shard."""
         if self._supervisor is None:
             self.lifecycle.failed(str(error))
         elif (self.lifecycle.shard, self.lifecycle.loss) != (Phase.RESTARTING, str(error)):

@@ -11,8 +11,8 @@ _BY_POSITION = {CacheKind.FULL, CacheKind.WINDOW}
 
 
 class RowMemory:
-    """Block tables of sequences over the pools of a capacity. With `reuse`, full blocks whose rows have been read are shared; default
-    of `prefixes`: an index of its own."""
+    """Block tables of sequences, allocated from a pool per group. With `reuse`, full blocks are shared once their tokens have
+    been read. `prefixes` defaults to a new index."""
 
     def __init__(self, groups: tuple[CacheGroup, ...], reuse: bool, prefixes: PrefixIndex | None = None) -> None:
         self._groups = groups
@@ -77,15 +77,15 @@ class RowMemory:
         self.clear(sequence)
 
     def clear(self, sequence: Sequence) -> None:
-        """Start a row without blocks."""
+        """Reset a row to having no blocks."""
         sequence.tables = tuple([] for _ in self._groups)
         sequence.entries = []
         sequence.enter_at = self._next_entry(0)
 
     def reuse(self, sequence: Sequence) -> int:
-        """Give a row that has no blocks those of the longest known prefix of its tokens; how many tokens they hold.
+        """Give a row without blocks the cached ones of its longest known prefix. Return the number of tokens they hold.
 
-        At least one token is left to compute, and a row that wants logprobs of its prompt computes all of it.
+        At least one token is left to compute, and a row that wants prompt logprobs reuses nothing.
         """
         if not self.reusing or sequence.request.want.prompt_logprobs:
             return 0
@@ -97,8 +97,8 @@ class RowMemory:
         return len(entries) * self.stride
 
     def enter(self, sequence: Sequence) -> None:
-        """Enter the full blocks that a row is known to have written: all of its tokens but the newest. Called once that was
-        read."""
+        """Add to the prefix index the full blocks that a row has certainly written: those of all its tokens but the newest. Called once
+        the newest has been read."""
         keys = self._keys(sequence)
         for place in range(len(sequence.entries), len(keys)):
             blocks = tuple(table[place] for table in sequence.tables)
@@ -118,7 +118,7 @@ class RowMemory:
         return (full + 1) * self.stride + 1 if self.reusing else 1 << 62
 
     def _keys(self, sequence: Sequence) -> list[bytes]:
-        """Return a key for each full block of the tokens without the newest. Tokens are only appended, so known keys stay valid."""
+        """Return a key for each full block of all tokens but the newest. Tokens are only appended, so known keys stay valid."""
         if not sequence.root:
             sequence.root = self.prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride

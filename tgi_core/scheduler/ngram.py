@@ -1,7 +1,8 @@
 """N-gram speculation: what followed the latest earlier occurrence of a row's longest suffix is likely to follow again.
 
-Texts that quote, edit or extract their prompt repeat it. A lookup costs a few microseconds; a wrong draft costs a row of the step that
-verifies it. Known as prompt lookup decoding (Saxena 2023); TGI's looks for the first place of the newest token alone.
+Texts that quote, edit or extract their prompt repeat it. A lookup costs a few microseconds; a wrong draft costs a row of the step
+that verifies it. Known as prompt lookup decoding (Saxena 2023); TGI's version looks up the first occurrence of the newest token
+alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8
-"""Tokens of a suffix that are compared."""
+"""Shortest and longest suffix that is compared, in tokens."""
 PLACES = 16
 """Maximum number of earlier places that are compared, latest first."""
 READ_AT_ONCE = 4096
@@ -18,7 +19,7 @@ READ_AT_ONCE = 4096
 
 
 class Match(NamedTuple):
-    """A place in a text behind `length` tokens that are a row's newest."""
+    """A place in a text, right after `length` tokens that equal a row's newest."""
 
     length: int
     place: int
@@ -41,7 +42,7 @@ class NgramIndex:
         self._size = 1
 
     def find(self) -> Match:
-        """Return the latest earlier place behind the longest suffix of the tokens."""
+        """Return the place after the latest earlier occurrence of the longest suffix of the tokens."""
         tokens, size = self._tokens, len(self._tokens)
         if size < SHORTEST + 1:
             return NO_MATCH
@@ -60,8 +61,8 @@ class NgramIndex:
         return Match(longest, found)
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens from `place` on. Behind the last one, the text goes on as it did: it may repeat itself more than
-        once."""
+        """Return `count` tokens from `place` on. Past the end, they continue with the drafts themselves: the text may repeat
+        itself more than once."""
         tokens = self._tokens
         found = list(tokens[place : place + count])
         while len(found) < count:
@@ -69,7 +70,7 @@ class NgramIndex:
         return tuple(found)
 
     def places(self, pair: tuple[int, int]) -> Iterator[int]:
-        """Yield the places after a pair, latest first, as far as the tokens have been read."""
+        """Yield the places after a pair, latest first, among the tokens indexed so far."""
         self._read()
         place = self._latest.get(pair, 0)
         while place:
@@ -77,7 +78,7 @@ class NgramIndex:
             place = self._before[place]
 
     def _read(self) -> None:
-        """Add the pairs of new tokens, or some of them."""
+        """Index the pairs of new tokens, at most `READ_AT_ONCE`."""
         tokens, latest, before = self._tokens, self._latest, self._before
         place, end = self._size, min(len(tokens), self._size + READ_AT_ONCE)
         while place < end:
@@ -89,7 +90,7 @@ class NgramIndex:
 
 
 def common(text: Sequence[int], place: int, tokens: Sequence[int]) -> int:
-    """Number of equal tokens before `place` in a text and at the end of `tokens`, up to `LONGEST`. The last two are known to be."""
+    """Number of equal tokens before `place` in a text and at the end of `tokens`, up to `LONGEST`. The last two are known to be equal."""
     length, last = SHORTEST, len(tokens) - 1
     most = min(LONGEST, place, len(tokens))
     while length < most and text[place - 1 - length] == tokens[last - length]:

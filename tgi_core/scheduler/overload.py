@@ -1,4 +1,4 @@
-"""When a request is refused because too many wait, and whose request makes room for it. The replicas of a server share the limits."""
+"""Queue limits: when a request is refused and which one is displaced to make room for another. Replicas share the limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QueueOwner(Protocol):
 
 
 class QueueLimits:
-    """The limits of what waits: in the queue of one scheduler, or in those of all replicas together."""
+    """Limits on waiting requests and tokens, in the queue of one scheduler or in those of all replicas together."""
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         options = options or SchedulerOptions()
@@ -31,7 +31,7 @@ class QueueLimits:
         self._owners: list[QueueOwner] = []
 
     def join(self, owner: QueueOwner) -> None:
-        """Count what waits in another queue."""
+        """Count another queue's requests as well."""
         self._owners.append(owner)
 
     def make_room(self, tokens: int, client: str) -> None:
@@ -50,17 +50,19 @@ class QueueLimits:
             return None
         requests, waiting = sum(len(owner.queue) for owner in self._owners), sum(owner.queue.tokens for owner in self._owners)
         if self._most_requests is not None and requests >= self._most_requests:
-            return Overloaded(f"{requests} requests wait, as many as may", self._seconds_for(waiting))
+            return Overloaded(f"{requests} requests are waiting, the maximum", self._seconds_for(waiting))
         if self._most_tokens is not None and requests and waiting + tokens > self._most_tokens:
-            return Overloaded(f"prompts of {waiting} tokens wait; at most {self._most_tokens} may", self._seconds_for(waiting))
+            return Overloaded(
+                f"prompts of {waiting} tokens are waiting; the maximum is {self._most_tokens}", self._seconds_for(waiting)
+            )
         return None
 
     def _seconds_for(self, tokens: int) -> float:
         return seconds_for(tokens, sum(owner.throughput.rate for owner in self._owners))
 
     def _last_of_longest(self, client: str) -> tuple[QueueOwner, Sequence] | None:
-        """Return the last request that has not begun of the client with the most waiting requests, and its queue's owner; None if
-        `client` would have as many with one more."""
+        """Return the last request not yet begun of the client with the most waiting requests, and its queue's owner; None if `client`
+        would have as many with one more."""
         counts = Counter[str]()
         for owner in self._owners:
             counts.update(owner.queue.waiting_by_client())

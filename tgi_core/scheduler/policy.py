@@ -1,10 +1,10 @@
 """Scheduling policy: which rows decode, which chunks of prompts run, which requests are admitted and which rows are preempted in
 the next step.
 
-Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts that
-have begun; then the queue in order, while tokens, rows and blocks last. A device that cannot mix these runs one of them in a step.
-When blocks run out, paused rows are preempted first, then the last-ranked row of the client that has the most rows, so that the
-first-ranked row always progresses.
+Pure arithmetic over sequences, the queue and their memory. Decoding rows come first, since each costs one token; then prompts
+that have begun; then the queue in order, while tokens, rows and blocks last. A device that cannot mix these runs only one kind
+per step. When blocks run out, paused rows are preempted first, then the last-ranked row of the client that has the most rows, so
+that the first-ranked row always progresses.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tgi_core.scheduler.step_times import StepTimes
 from tgi_core.scheduler.types import SchedulerOptions
 
 LOOK_AHEAD = 8
-"""Number of waiting requests that do not fit and are skipped in search of a smaller one."""
+"""Maximum number of waiting requests that are skipped because they do not fit, in search of a smaller one."""
 MAX_OVERTAKEN = 32
 """Number of later requests that may overtake one that does not fit; after that, none may until it fits."""
 NEWCOMERS_SHARE = 4
 """One in this many tokens of a step is reserved for new requests while some wait to begin."""
 CROWD = 4
-"""When this many requests wait, or `waiting_served_ratio` of those that decode, prompts take the whole step: decoding rows then
-have one pause instead of many slower steps, which would delay them as much."""
+"""When at least this many requests wait, and `waiting_served_ratio` per decoding row, prompts take the whole step: one pause
+costs decoding rows no more time than many slower steps."""
 LEAST_CHUNK = 16
 """Number of prompt tokens that always fit into a step, however slow they are."""
 MOST_CHUNKS = 16
 """All waiting prompts should be computed within about this many steps: with a long queue, the waiting requests and a busy device
-count for more than smooth streams."""
+matter more than smooth streams."""
 MOST_PAUSES = 4
 """Number of steps in a row that run chunks of prompts while rows wait to decode, on a device that cannot mix them."""
 
@@ -114,7 +114,7 @@ class Policy:
             self._admit(running, queue, plan, room)
 
     def _plan_apart(self, running: dict[int, Sequence], queue: WaitingQueue, may_admit: bool, plan: StepPlan) -> None:
-        """New requests, or chunks of prompts while the rows that decode sit out, or these."""
+        """New requests; or chunks of prompts, while the decoding rows sit out; or the decoding rows."""
         self._since_admission += 1
         if queue and may_admit and self._worth_a_pause(running, queue):
             self._admit(running, queue, plan, self._room(self.max_step_tokens, self.max_step_tokens))
@@ -134,8 +134,8 @@ class Policy:
     def _chunks_are_due(self, begun: list[Sequence], running: dict[int, Sequence]) -> bool:
         """Return whether chunks of prompts run next, on a device that cannot mix.
 
-        Prompts and rows that decode take turns: the more prompts wait per `waiting_served_ratio` of the rows that decode, the more
-        steps they get for each step that decodes, from one in `max_waiting_tokens` to `MOST_PAUSES`.
+        Prompts and decoding rows take turns. The more prompts wait, relative to `waiting_served_ratio` times the decoding rows,
+        the more steps they get per decode step: from one in `max_waiting_tokens` to `MOST_PAUSES`.
         """
         decoding = sum(item.sent <= item.computed and len(item.tokens) + item.unread < item.end for item in running.values())
         if not begun or not decoding:
@@ -171,7 +171,7 @@ class Policy:
             plan.decoding.append(sequence)
 
     def _add_drafts(self, plan: StepPlan) -> None:
-        """Give drafts to rows that decode, and decide which of them propose some for the next step."""
+        """Give drafts to decoding rows, and decide which of them propose drafts for the next step."""
         if self._drafter is None:
             return
         decoding = [*plan.decoding, *(item.sequence for item in plan.grown)]
@@ -200,7 +200,7 @@ class Policy:
             plan.grown = [item for item in plan.grown if item.sequence.key not in moved] + drafting
 
     def _with_drafts(self, sequence: Sequence, alone: ScheduledRow | None, drafts: tuple[int, ...]) -> ScheduledRow:
-        """Return a row's part of a step with drafts; `alone` is its part without them if that needs a block."""
+        """Return a row's part of a step with drafts; `alone` is its part without drafts, if that needs a block."""
         more = self._memory.extend(sequence, sequence.computed + 1 + len(drafts))
         blocks = more if alone is None else tuple(old + new for old, new in zip(alone.blocks, more, strict=True))
         return ScheduledRow(sequence, 1 + len(drafts), blocks, drafts)
@@ -211,8 +211,8 @@ class Policy:
         plan.skipped.append(sequence)
 
     def _prefill_budget(self, plan: StepPlan, begun: list[Sequence], queue: WaitingQueue) -> PrefillBudget:
-        """Return the room for prompts: what fits and, next to decoding rows, only as many tokens as lengthen the step slightly, but
-        no less than the smallest size that the device pads to."""
+        """Return the budget for prompts: what fits or, next to decoding rows, few enough tokens to lengthen the step only
+        slightly, but at least the smallest size that the device pads to."""
         room = self.max_step_tokens - plan.tokens
         if plan.empty or not (begun or queue) or not (self.mixing and self.chunking):
             return self._room(room, room)
@@ -293,8 +293,8 @@ class Policy:
                 waiting.append(sequence)
 
     def _first_take(self, sequence: Sequence, room: PrefillBudget, live: int, first: bool) -> int:
-        """Return the number of tokens that a waiting sequence can run in this step, after those found in the cache; 0 if it must
-        wait. The first new one whose prompt cannot be cut does not wait because of its padding."""
+        """Return how many tokens of a waiting sequence can run in this step, after those found in the cache; 0 if it must wait.
+        If prompts cannot be chunked, the first new one does not wait because of its padding."""
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
         whole = left if left <= room.tokens and (first or room.holds(left)) else 0
@@ -318,7 +318,7 @@ class Policy:
 
 
 def _begun(running: dict[int, Sequence]) -> list[Sequence]:
-    """Return the rows with a prompt of which a part has run."""
+    """Return the rows whose prompts have not been computed completely."""
     return [item for item in running.values() if item.sent > item.computed]
 
 

@@ -8,25 +8,25 @@ from itertools import islice
 from tgi_core.scheduler.ngram import NO_MATCH, SHORTEST, Match, NgramIndex, common
 
 _PLACES = 64
-"""Maximum number of places that are compared where the answer has left the prediction."""
+"""Maximum number of places that are compared once the answer has left the prediction."""
 
 
 class Prediction:
-    """A prediction, and the place in it that the answer has reached. Once the answer differs, its longest suffix is looked up in the
-    prediction; of equal ones, the next place counts."""
+    """A prediction, and the place in it that the answer has reached. Once the answer differs, its longest suffix is looked up in
+    the prediction; of equally long matches, the next one ahead is preferred."""
 
     __slots__ = ("_answer", "_equal", "_index", "_place", "_read", "_tokens", "accepted", "rejected")
 
     def __init__(self, tokens: tuple[int, ...], answer: Sequence[int]) -> None:
-        """`answer` is a list that only grows, at present the prompt."""
+        """`answer` is a list that only grows; so far, it is the prompt."""
         self._tokens = tokens
         self._answer = answer
         self._read = len(answer)
         self._place = 0
         self._equal: int | None = 0
-        """Number of tokens before the place that the answer has as well; None if it has left the prediction."""
+        """Number of tokens before the place that match the answer; None once the answer has left the prediction."""
         self._index: NgramIndex | None = None
-        """Made when the answer first differs."""
+        """Created when the answer first differs."""
         self.accepted = 0
         """Number of its tokens that were drafted and accepted."""
         self.rejected = 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 
 def padded_size(take: int, sizes: tuple[int, ...]) -> int:
-    """Return the number of tokens that a device computes for `take` tokens of a prompt: as many of the largest size as fill up,
-    and the smallest size that holds the rest. Without sizes, `take` itself."""
+    """Return the number of tokens that a device computes for `take` tokens of a prompt: full chunks of the largest size, and the
+    smallest size that holds the rest. Without sizes, `take` itself."""
     if not sizes:
         return take
     whole, rest = divmod(take, sizes[-1])

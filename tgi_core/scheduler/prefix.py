@@ -56,7 +56,7 @@ class PrefixIndex:
             keys.append(self._hash((keys[-1] if keys else root) + block.tobytes()))
 
     def find(self, keys: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the longest known prefix, each held once more."""
+        """Return the entries of the longest known prefix, and add a holder to each."""
         found: list[Entry] = []
         for key in keys:
             entry = self.entries.get(key)

@@ -1,4 +1,4 @@
-"""What a scheduler's loop reports to the placement of requests on several shards."""
+"""The protocol by which a scheduler's loop reports to the placement of requests on several shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Replication(Protocol):
 
     @property
     def prefixes(self) -> PrefixIndex | None:
-        """Prefix index for the replica's scheduler; None: one of its own."""
+        """Prefix index for the replica's scheduler; None: its own one."""
 
     @property
     def queue_limits(self) -> QueueLimits | None:

@@ -24,21 +24,21 @@ class Proposer(Protocol):
     """Proposes what may follow a row's tokens."""
 
     def find(self) -> Match:
-        """Return the place in a text that fits the end of the tokens best; `NO_MATCH` if none does."""
+        """Return the place in a text that best matches the end of the tokens; `NO_MATCH` if none does."""
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
         """Return up to `count` tokens of that text from `place` on."""
 
 
 CERTAIN = 1 << 30
-"""A match longer than any other: only these tokens can follow, though the model may spell the same text with others."""
+"""A match longer than any other: only this text can follow, though the model may spell it with other tokens."""
 PROPOSED = 4
-"""Tokens that a suffix must have in common with a text for that to count as a better guess than a speculator's."""
+"""Match length that a speculator's guess counts as. Only longer matches are preferred to it."""
 
 
 class ReportedTokens:
-    """Tokens that follow a row's as the shard reports: those that its grammar forces, or those that a speculator guesses. They count as a
-    match of `length` tokens."""
+    """Tokens that, as the shard reports, follow a row's: forced by its grammar, or guessed by a speculator. They count as a match
+    of `length` tokens."""
 
     __slots__ = ("_length", "_reported", "_size", "_tokens")
 
@@ -52,7 +52,7 @@ class ReportedTokens:
         self._reported, self._size = reported, len(self._tokens)
 
     def find(self) -> Match:
-        """Return a match while the tokens are those that the shard knew."""
+        """Return a match if no token has been added since the report."""
         return Match(self._length, 0) if self._reported and self._size == len(self._tokens) else NO_MATCH
 
     def drafts(self, place: int, count: int) -> tuple[int, ...]:
@@ -65,14 +65,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 4, 256
 
 
 _PRIOR = 4
-"""Number of observations that the first guess at what rows accept counts for."""
+"""Number of observations that the initial acceptance counts for."""
 _LEAST_WEIGHT = 0.05
-"""Weight of a row's drafts in the moving average of all rows once there were many."""
+"""Weight of a row's drafts in the moving average of all rows after many observations."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What rows accept of a source's drafts, on average: what new rows are expected to."""
+    """Average acceptance of a source's drafts, which is expected of new rows."""
 
     acceptance: float
     seen: int = 0
@@ -85,13 +85,13 @@ class Record:
 
 @dataclass(slots=True)
 class Outlook:
-    """What to expect of a source's drafts for a row."""
+    """Expected acceptance of a source's drafts for a row."""
 
     acceptance: float
     """Moving average of the share that was accepted."""
     common: Record
     proven: bool = False
-    """Whether some were accepted lately. Else no more is expected than what other rows accept."""
+    """Whether some were accepted lately. If not, no more is expected than of other rows."""
     again: int = 0
     """Number of the row's tokens from which on it may get drafts again."""
     pause: int = FIRST_PAUSE
@@ -124,12 +124,12 @@ class Guesses:
     long: Outlook
 
     def outlook(self, match: Match) -> Outlook:
-        """Return that of a match."""
+        """Return the outlook of a match."""
         return self.long if match.length >= PROPOSED else self.short
 
     @property
     def again(self) -> int:
-        """Number of the row's tokens from which on it may get drafts from here again."""
+        """Number of the row's tokens from which on it may get drafts from this source again."""
         return min(self.short.again, self.long.again)
 
 
@@ -147,7 +147,7 @@ class RowDrafts:
     waited: bool = False
     """Whether the row sat out a step for a probe, or was asked to propose drafts for one."""
     again: int = 0
-    """Number of tokens up to which no source is asked."""
+    """Number of the row's tokens from which on sources are asked again."""
 
     def find(self, source: DraftSource) -> Guesses | None:
         """Return that source; None if the row does not have it."""

@@ -185,7 +185,7 @@ class Scheduler:
         while there is no shard."""
         displaced, self._displaced = self._displaced, []
         late = [self.sequences[key] for key in self._deadlines.due(self._clock())]
-        return displaced + self._fail(late, DeadlineExceeded("the request took longer than its client allowed"))
+        return displaced + self._fail(late, DeadlineExceeded("the request exceeded its time limit"))
 
     def plan(self) -> Turn:
         """Return the next turn. Its answer must be passed to `complete` before the next call."""
@@ -232,7 +232,7 @@ class Scheduler:
         return [Started(self.shard.rows[item.id].key, item.request.cached) for item in admitted if item.id in self.shard.rows]
 
     def lose(self, error: BackendError) -> None:
-        """Mark the shard as unusable: `restart` or `fail_all` must follow before the next `plan`. The first reason counts."""
+        """Mark the shard as unusable: `restart` or `fail_all` must follow before the next `plan`. The first reason is kept."""
         self.lost = self.lost or error
 
     def restart(self, reason: str) -> list[Event]:
@@ -296,7 +296,7 @@ class Scheduler:
             if sequence is None:  # a late row of a dropped request
                 continue
             if made.fault is not None:
-                if made.tokens:  # of drafts before the failure
+                if made.tokens:  # from drafts before the failure
                     events.append(Event(sequence.key, replace(made, fault=None)))
                 events += self._fail([sequence], RequestFailed(made.fault.message, made.fault.kind))
                 continue

@@ -59,7 +59,7 @@ class Sequence:
     losses: int = 0
     """Number of consecutive losses of its shard, without a new token in between."""
     deadline: float | None = None
-    """Time of the scheduler's clock by which the request must have ended."""
+    """Time on the scheduler's clock by which the request must have ended."""
     drafts: tuple[int, ...] = ()
     """Drafts in a launched step that has not been read; the row takes part in no other step until then."""
     speculation: RowDrafts | None = None

@@ -11,7 +11,7 @@ from tgi_core.wire.types import Filter
 
 
 class ShardState:
-    """The rows of the shard by their wire ids, in batches that are named by the step that left them. Up to `depth` steps may be
+    """The rows of the shard by their wire ids, in batches named after the step that produced them. Up to `depth` steps may be
     unread.
 
     This is the only record of membership in the scheduler. Two more exist on purpose: the shard's (`ModelServer`), since it is
@@ -28,7 +28,7 @@ class ShardState:
         self._before: dict[int, set[int]] = {}
         """Batches before the step launched last."""
         self.removed: set[int] = set()
-        """Rows that do not run any more, but are still in a batch on the shard."""
+        """Rows that no longer run but are still in a batch on the shard."""
         self._unread: deque[int] = deque()
 
     @property

@@ -55,9 +55,9 @@ class StepPlan:
     chunks: int = 0
     """Number of the grown rows that run a chunk of their prompt."""
     proposing: int = 0
-    """Number of rows that decode and propose what follows."""
+    """Number of decoding rows that propose drafts."""
     silent: frozenset[int] = frozenset()
-    """Keys of those that could and are told not to."""
+    """Keys of decoding rows that could propose drafts but are told not to."""
 
     @property
     def empty(self) -> bool:
@@ -75,7 +75,7 @@ class StepPlan:
         return self.padded_prompt_tokens(())
 
     def padded_prompt_tokens(self, sizes: tuple[int, ...]) -> int:
-        """Number of tokens that a device computes for them if it pads each row's part to one of `sizes`."""
+        """Number of tokens that a device computes for the prompt tokens if it pads each row's part to one of `sizes`."""
         takes = [item.take for item in self.grown if item.take > 1 and not item.drafts] + [item.take for item in self.admitted]
         return sum(padded_size(take, sizes) for take in takes)
 
@@ -93,7 +93,7 @@ class StepPlan:
         return tuple(taken)
 
     def leave_out_all_but(self, running: Container[int]) -> None:
-        """Drop rows that left during the turn, since they have nothing to undo. `running` has the ids of the others on the shard."""
+        """Drop rows that left during the turn, since they have nothing to undo. `running` contains the wire ids of the others."""
         self.decoding = [item for item in self.decoding if item.wire_id in running]
         self.grown = [item for item in self.grown if item.sequence.wire_id in running]
         self.admitted = [item for item in self.admitted if item.sequence.wire_id in running]

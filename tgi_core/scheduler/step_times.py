@@ -1,4 +1,4 @@
-"""Measured step times and throughput of the shard, from which waiting times and the number of prompt tokens per step follow."""
+"""Measured step times and throughput of the shard, from which waiting times and prefill budgets are derived."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FAR_OFF = 4.0
 _FAR_OFF_ALONE = 1.3
 """Cap for steps that only decode. Disturbances only ever lengthen those, which would give prompts too much of a step."""
 _HOPE = 0.993
-"""Factor on the cost of a draft with each step without one, so that a cost which a disturbance raised is measured again."""
+"""Factor on the cost of a draft for each step without drafts, so that a cost inflated by a disturbance is measured again."""
 _UNSEEN_S = 0.01
-"""Duration of a step, in seconds, up to which it is never noticeable as a pause."""
+"""A step of at most this many seconds is never noticeable as a pause."""
 
 
 class Throughput:
@@ -62,28 +62,28 @@ def seconds_for(tokens: int, rate: float) -> float:
 
 @dataclass(slots=True)
 class _Added:
-    """What drafts, or rows that propose some, added to steps of about as many rows: sums in which earlier steps count for less. Steps with
-    more of them tell more, and disturbances of many steps cancel out."""
+    """Time that drafts, or proposing rows, added to steps of about as many rows, as decaying sums. Steps with more of them weigh
+    more, and disturbances average out."""
 
     seconds: float = 0.0
     count: float = 0.0
 
     @property
     def each(self) -> float:
-        """Seconds that one adds."""
+        """Seconds per draft or proposing row."""
         return max(0.0, self.seconds) / self.count if self.count else 0.0
 
     def note(self, seconds: float, count: int, alone: float) -> None:
-        """Add a step that took `seconds` longer than one `alone`. It is capped as those are, else disturbances, which are rare in
-        short steps and frequent in long ones, would all be attributed to drafts."""
+        """Add a step that took `seconds` longer than the `alone` seconds of one that only decodes. It is capped like those;
+        otherwise disturbances, which are rare in short steps and frequent in long ones, would all be attributed to drafts."""
         most = _FAR_OFF_ALONE * (alone + self.each * count) - alone if self.count else _FAR_OFF * alone
         self.seconds = (1 - _STEP_WEIGHT) * self.seconds + min(seconds, most)
         self.count = (1 - _STEP_WEIGHT) * self.count + count
 
 
 class StepTimes:
-    """What a step costs: a time that depends on the number of decoding rows, one for each of their drafts, and one for each prompt token.
-    All are moving averages over the steps that were read."""
+    """The cost of a step: a time that depends on the number of decoding rows, plus a time per draft, proposing row and prompt
+    token. All are moving averages over the steps that were read."""
 
     def __init__(self) -> None:
         self._unread: deque[tuple[float, int, int, int, int]] = deque()
@@ -91,14 +91,14 @@ class StepTimes:
         self._alone_s: dict[int, float] = {}
         """By the bit length of the number of rows: steps with similar numbers of rows take similar times."""
         self._added: dict[int, _Added] = {}
-        """What drafts added, by the bit length of the number of rows."""
+        """Cost of drafts, by the bit length of the number of rows."""
         self._proposals: dict[int, _Added] = {}
-        """What rows added that proposed some."""
+        """Cost of proposing rows, by the same."""
         self._token_s = 0.0
 
     def launched(self, rows: int, prompt_tokens: int, now: float, drafts: int = 0, proposing: int = 0) -> None:
-        """Record a launched step with `rows` decoding rows, of which some are `proposing`, their `drafts` and `prompt_tokens` prompt
-        tokens."""
+        """Record a launched step with `rows` decoding rows, of which `proposing` propose drafts, and with `drafts` drafts and
+        `prompt_tokens` prompt tokens."""
         self._unread.append((now, rows, prompt_tokens, drafts, proposing))
 
     def undo(self) -> None:
@@ -106,7 +106,7 @@ class StepTimes:
         self._unread.pop()
 
     def read(self, now: float) -> None:
-        """Record that the oldest step was read. It began when it was launched, or when the one before it was done."""
+        """Record that the oldest step was read. It began when it was launched, or when the previous one ended."""
         launched, rows, prompt_tokens, drafts, proposing = self._unread.popleft()
         seconds, self._last_read = now - max(launched, self._last_read), now
         if prompt_tokens:
@@ -135,7 +135,7 @@ class StepTimes:
         return int(max((_STRETCH - 1) * alone, _UNSEEN_S - alone) / self._token_s)
 
     def decoding_s(self, rows: int) -> float:
-        """Return the seconds of a step that decodes a token of each row; 0 if there was none of about that size."""
+        """Return the seconds of a step that only decodes; 0 if none of about that size was measured."""
         return self._alone_s.get(rows.bit_length(), 0.0)
 
     @property
@@ -149,16 +149,16 @@ class StepTimes:
         return 0.0 if added is None else added.each
 
     def proposal_s(self, rows: int) -> float:
-        """Return the seconds that a row adds that proposes drafts; 0 if none was measured."""
+        """Return the seconds that a proposing row adds; 0 if none was measured."""
         added = self._proposals.get(rows.bit_length())
         return 0.0 if added is None else added.each
 
     def draft_share(self, rows: int) -> float | None:
-        """Return the share of a step of `rows` rows that a draft adds; None if it was not measured for about as many."""
+        """Return what a draft adds to a step of `rows` rows, as a share of its time; None if that was not measured for about as many."""
         return self._share(self._added, rows)
 
     def proposal_share(self, rows: int) -> float | None:
-        """Return the same of a row that proposes drafts."""
+        """Return the same for a proposing row."""
         return self._share(self._proposals, rows)
 
     def measured(self, rows: int) -> bool:
@@ -166,7 +166,8 @@ class StepTimes:
         return rows.bit_length() in self._alone_s
 
     def _note_added(self, rows: int, drafts: int, proposing: int, seconds: float) -> None:
-        """Note what a step took longer than one alone, if that is known: for its drafts if it has any, else for its proposals."""
+        """Attribute the extra time of a step over one that only decodes, if that is known, to its drafts if it has any, else to
+        its proposals."""
         if alone := self.decoding_s(rows):
             more, size = seconds - alone, rows.bit_length()
             if drafts:

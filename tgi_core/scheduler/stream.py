@@ -27,7 +27,7 @@ _BURST = 64
 class GenerationStream:
     """The `Generation`s of one request, as an async iterator or poured into a function; both raise `SchedulerError` if it fails.
 
-    Belongs to one event loop. Times are seconds of the loop's clock. `on_backpressure` is called when the reader falls behind. If
+    Belongs to one event loop. Times are seconds on the loop's clock. `on_backpressure` is called when the reader falls behind. If
     more than `buffer` bytes wait all the same, the request ends, and the reader gets those bytes and then `NotRead`.
     """
 
@@ -38,7 +38,7 @@ class GenerationStream:
         self.cached = 0
         """Number of prompt tokens that were found in the cache at that time."""
         self.prediction: Prediction | None = None
-        """What the client expects the answer to contain, with the use that was made of it."""
+        """What the client expects the answer to contain, and how much of it was used."""
         self._cancel = cancel
         self._pause: Callable[[bool], None] = lambda stalled: None
         self._pending: deque[tuple[Generation, int]] = deque()

@@ -42,7 +42,7 @@ class EarlierAnswers:
         self._append(0, None)
 
     def find(self, salt: str, tokens: Sequence[int]) -> Match:
-        """Return the latest place behind the longest suffix of `tokens` in an answer with that salt."""
+        """Return the place after the latest occurrence of the longest suffix of `tokens` in an answer with that salt."""
         if len(tokens) < SHORTEST or not (place := self._latest[hash((salt, tokens[-2], tokens[-1])) % self._size]):
             return NO_MATCH
         size, known, before = self._size, self._tokens, self._before
@@ -80,8 +80,8 @@ class EarlierAnswers:
         return hash((salt, first, second)) % self._size
 
     def _common(self, salt: str, slot: int, tokens: Sequence[int], most: int) -> int:
-        """Number of equal tokens before a slot and at the end of `tokens`, from `SHORTEST` to `most`; else 0. A slot before 0 is one at
-        the end of the ring."""
+        """Number of equal tokens before a slot and at the end of `tokens`, from `SHORTEST` to `most`; else 0. Negative slots are
+        counted from the end of the ring."""
         salts, known, length = self._salts, self._tokens, 0
         while length < most and known[slot - 1 - length] == tokens[-1 - length] and salts[slot - 1 - length] == salt:
             length += 1

@@ -124,7 +124,7 @@ class Limits:
 
     @classmethod
     def least(cls, limits: Iterable[Limits]) -> Limits:
-        """What all of them allow."""
+        """The strictest of each limit."""
         each = list(limits)
         return cls(
             min(one.max_input_tokens for one in each),
@@ -140,11 +140,11 @@ class Limits:
         """Check that a request can ever fit. Raises ValueError."""
         prompt, answer = len(request.input_ids), request.stopping.max_new_tokens
         if not 1 <= prompt <= self.max_input_tokens:
-            raise ValueError(f"a prompt of {prompt} tokens; from 1 to {self.max_input_tokens} fit")
+            raise ValueError(f"the prompt has {prompt} tokens; it must have from 1 to {self.max_input_tokens}")
         if answer > self.max_new_tokens:
-            raise ValueError(f"an answer of {answer} tokens; {self.max_new_tokens} fit")
+            raise ValueError(f"the answer may have {answer} tokens; the maximum is {self.max_new_tokens}")
         if answer < 1 or prompt + answer > self.max_total_tokens:
-            raise ValueError(f"{prompt + answer} tokens of prompt and answer; {self.max_total_tokens} fit")
+            raise ValueError(f"prompt and answer may have {prompt + answer} tokens; the maximum is {self.max_total_tokens}")
 
 
 class SchedulerError(Exception):

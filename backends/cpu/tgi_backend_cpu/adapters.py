@@ -1,4 +1,4 @@
-"""LoRA adapters packed for the native kernels. As with all native GEMMs, a row's bits do not depend on what else is in its step."""
+"""LoRA adapters packed for the native kernels. As with all native GEMMs, a row's bits do not depend on the other rows of its step."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NativeLoraKernel:
         self._numbers = frozenset(weights)
 
     def add(self, input: Tensor, out: Tensor, step: RunningStep) -> None:
-        """In place, for input [..., tokens, in] and out [..., tokens, out], of which the latter may be columns of a wider one."""
+        """In place, for input [..., tokens, in] and out [..., tokens, out]; the latter may be columns of a wider tensor."""
         dtype, rows, sums = input.dtype, input.reshape(-1, input.shape[-1]).contiguous(), out.view(-1, out.shape[-1])
         if dtype not in DTYPES or out.dtype is not dtype or sums.stride(1) != 1:
             raise ValueError(f"adapters of a layer from {dtype} to {out.dtype}")

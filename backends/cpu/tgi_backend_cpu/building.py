@@ -1,6 +1,6 @@
 """The native kernels as shared libraries: one per instruction set, built with the wheel or at first use, and kept by hash.
 
-Imports nothing but the standard library, since the build of the wheel uses it too.
+Imports only the standard library, since the build of the wheel uses it too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("native")
 BUILT = SOURCES / "built"
-"""Where the build of the wheel puts libraries."""
+"""The folder in which the build of the wheel puts libraries."""
 
 CHOICE = "TGI_CPU_KERNELS"
 """Environment variable: `auto` for the fastest, the name of a variant, or `torch` for none."""
@@ -28,8 +28,8 @@ USUAL_S = 40
 """Seconds that compiling usually takes, on 2 cores, for progress."""
 _SHOW_EVERY_S = 0.5
 Progress = Callable[[str, int, int, str], None]
-"""Shows progress: what, how much is done, of how much, and the unit. `tgi_core.backend` has the same type; this module is also run
-where only the standard library is installed."""
+"""Shows progress: the name of the work, how much is done, of how much, and the unit. `tgi_core.backend` has the same type; this module is
+also run where only the standard library is installed."""
 
 COMPILERS = ("c++", "g++", "clang++")
 TIME_LIMIT = 600
@@ -59,7 +59,7 @@ class Variant:
     is_default: bool = True
     """Used unless another is measured to be faster."""
     is_fallback: bool = False
-    """Vectors of half the width: not a candidate where others are."""
+    """Vectors of half the width: not a candidate if there are others."""
 
 
 _AVX2 = ("avx2", "fma", "f16c")
@@ -102,8 +102,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def candidates(environment: Mapping[str, str]) -> tuple[Variant, ...]:
-    """The variant that is asked for, or those that the processor supports and that may be the fastest. Raises CannotBuild if there is
-    none."""
+    """The requested variant, or those that the processor supports and that may be the fastest. Raises CannotBuild if there is none."""
     asked = environment.get(CHOICE, "").strip() or "auto"
     if asked == "torch":
         raise CannotBuild(f"{CHOICE}=torch")
@@ -127,14 +126,14 @@ def source_hash(variant: Variant) -> str:
 
 
 def cache_folder() -> Path:
-    """Where libraries built at first use are kept."""
+    """The folder for libraries that are built at first use."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tgi-core" / "kernels"
 
 
 def library(variant: Variant, waiting: Callable[[], None] = lambda: None) -> tuple[Path, str]:
-    """The library of a variant, and where it comes from. While it is compiled, `waiting` is called from time to time, the first time
-    at once. Raises CannotBuild."""
+    """The library of a variant, and where it comes from. While it is compiled, `waiting` is called repeatedly, the first time
+    immediately. Raises CannotBuild."""
     built = BUILT / f"{variant.name}.so"
     if is_whole(built, source_hash(variant)):
         return built, "built with the package"
@@ -145,7 +144,7 @@ def library(variant: Variant, waiting: Callable[[], None] = lambda: None) -> tup
 
 
 def is_whole(file: Path, source: str) -> bool:
-    """Whether a library is complete and built from these sources: the file beside it holds both hashes."""
+    """Whether a library is complete and built from these sources: the file next to it holds both hashes."""
     try:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         return file.with_suffix(".sum").read_text(encoding="ascii").split() == [found, source]
@@ -160,7 +159,7 @@ def compiler() -> str | None:
 
 
 def build(variant: Variant, to: Path, *extra: str, waiting: Callable[[], None] = lambda: None) -> None:
-    """Compile a variant to a file, and write its hashes beside it. Raises CannotBuild."""
+    """Compile a variant to a file, and write its hashes next to it. Raises CannotBuild."""
     found = compiler()
     if found is None:
         raise CannotBuild(f"no C++ compiler ({', '.join(COMPILERS)}) is installed")

@@ -1,4 +1,4 @@
-"""The choice of a process's native kernels: those asked for, or those that are the fastest on this processor."""
+"""The choice of a process's native kernels: those requested, or those that are the fastest on this processor."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tgi_backend_cpu.measuring import fastest
 from tgi_backend_cpu.picks import Pick, is_measured, keep_pick, kept_pick
 
 INT8_ROWS = "TGI_CPU_INT8_ROWS"
-"""Environment variable: 1 to round rows to eight bits where they are multiplied by weights of eight bits."""
+"""Environment variable: 1 to round rows to eight bits when they are multiplied by weights of eight bits."""
 
 _log = logging.getLogger("tgi_backend_cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, for the log and `/info`: the variant or `torch`, and the reason. `bf12`: compress weights to twelve bits."""
+    """The choice, for the log and `/info`: the variant or `torch`, and the reason. `bf12`: compress weights to twelve bits."""
 
     name: str
     reason: str
@@ -40,7 +40,7 @@ def open_kernels(threads: int, fault: str = "") -> tuple[Kernels | None, Choice]
 
 
 def choose(environment: Mapping[str, str], threads: int) -> tuple[ctypes.CDLL | None, Choice]:
-    """The variant asked for, else the fastest that the processor supports and that can be loaded; None means torch's own operators."""
+    """The requested variant, else the fastest that the processor supports and that can be loaded; None means torch's own operators."""
     try:
         variants = candidates(environment)
         if is_measured(environment):
@@ -56,7 +56,7 @@ def _picked(variants: Sequence[Variant], threads: int) -> tuple[ctypes.CDLL, Cho
     found = _load_kept(variants)
     if found is None:
         with _turn():
-            found = _load_kept(variants)  # another process may have measured meanwhile
+            found = _load_kept(variants)  # another process may have measured in the meantime
             if found is None:
                 pick = _measure(variants, threads)
                 keep_pick(variants, pick)
@@ -97,12 +97,12 @@ def _measure(variants: Sequence[Variant], threads: int) -> Pick:
 
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
-    """One process at a time: several that measure would slow each other down, and the ranks of a model must not differ."""
+    """One process at a time: several would slow each other down while measuring, and the ranks of a model must not differ."""
     with contextlib.ExitStack() as stack:
         try:
             cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = stack.enter_context((cache_folder() / "measuring.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
-            pass  # no folder to write: this process measures for itself
+            pass  # no writable folder: this process measures for itself
         yield

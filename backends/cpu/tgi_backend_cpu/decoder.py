@@ -45,7 +45,7 @@ def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
 
 
 def step_kernel(table: DecoderTable) -> Kernel:
-    """What runs the steps of a table."""
+    """The kernel that runs the steps of a table."""
     return Kernel("step", "table", f"fused decoder for {table.model_type}: one native call per step")
 
 
@@ -57,7 +57,7 @@ class PackedDecoder:
         self._kernels, self._arena = kernels, Arena(kernels)
         self._kept: list[Tensor] = []
         self.saved_bytes = 0
-        """Bytes that the packed weights take less than dense ones."""
+        """Bytes that the packed weights save compared with dense ones."""
         count = len(self.table.layers)
         self.layers = (Layer * count)()
         for index in range(count):
@@ -67,7 +67,7 @@ class PackedDecoder:
         self.model = self._model(weights)
 
     def description(self) -> str:
-        """How the weights are stored, for logs."""
+        """A description of how the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
         counts = Counter(linear.layout for linear in (*found, self.model.head))
         names = {
@@ -165,7 +165,7 @@ def _interleaved(bias: Tensor) -> Tensor:
 class FlatStep:
     """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits.
 
-    Of those, `last` are the places of a row's newest token by request, which its drafts follow, and `scored` those that score
+    Among those, `last` has by request the place of a row's newest token, which its drafts follow, and `scored` the places that score
     prompts. By request, `first` is a row's first token.
     """
 
@@ -236,7 +236,7 @@ class DecoderRunner:
         weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
         self.cache: Memory | None = None
         self.beside: CacheBeside | None = None
-        """A cache of another model with the blocks of this one's."""
+        """Another model's cache with the same blocks as this one's."""
         self._logits = torch.empty(
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
@@ -258,7 +258,7 @@ class DecoderRunner:
         self.use_cache(2, BLOCK_SIZES[0])
 
     def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of that size until `release`."""
+        """Use a cache of this size until `release`."""
         block_bytes = self.cache_block_bytes(block_size)
         self.cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
         for index, layer in enumerate(self.packed.layers):
@@ -267,13 +267,13 @@ class DecoderRunner:
         self.packed.model.int8_cache = int(self._stored_dtype is torch.int8)
 
     def cache_block_bytes(self, block_size: int) -> int:
-        """Bytes of a block of that size."""
+        """Bytes of a block of this size."""
         table = self.packed.table
         shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
         return block_size * len(table.layers) * shape.num_bytes(self._stored_dtype)
 
     def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
-        """Compute one step. The next one overwrites the logits."""
+        """Compute one step. The next step overwrites the logits."""
         if self.cache is None:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(row_inputs)
@@ -343,7 +343,7 @@ class DecoderRunner:
         return logits
 
     def _head(self, places: Tensor) -> Tensor:
-        """Logits of the last step's wanted tokens at int32 `places`, when it computed none. The next call overwrites them."""
+        """Logits of the last step's wanted tokens at int32 `places`, if it computed none. The next call overwrites them."""
         logits = self._room(len(places))
         arguments = (ctypes.byref(self.packed.model), self._space, places.data_ptr(), len(places), logits.data_ptr())
         self._kernels.call.tgi_head(self._kernels.pool, *arguments)
@@ -377,5 +377,5 @@ class DecoderRunner:
         return self._kernels.times()
 
     def release(self) -> None:
-        """Give the cache back."""
+        """Free the cache."""
         self.cache = None

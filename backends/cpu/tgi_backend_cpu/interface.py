@@ -146,7 +146,7 @@ class Cache(Structure):
 
 
 class Scoring(Structure):
-    """What attention does with scores."""
+    """How attention changes scores."""
 
     _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int32))
 

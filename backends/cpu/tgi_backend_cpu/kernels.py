@@ -16,7 +16,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Memory:
-    """Zeroed memory in huge pages, freed when nothing refers to it."""
+    """Zeroed memory in huge pages, freed when nothing refers to it any more."""
 
     def __init__(self, kernels: Kernels, size: int) -> None:
         address = kernels.call.tgi_map(max(1, size))
@@ -58,8 +58,8 @@ class Arena:
 class Kernels:
     """One loaded library and its thread pool.
 
-    `bf12`: weights are compressed to twelve bits where that loses nothing. `int8_rows`: rows that are multiplied by weights of eight bits
-    are rounded to eight bits.
+    `bf12`: weights are compressed to twelve bits if that is lossless. `int8_rows`: rows that are multiplied by weights of eight bits are
+    rounded to eight bits.
     """
 
     def __init__(self, call: ctypes.CDLL, threads: int, bf12: bool = True, int8_rows: bool = False) -> None:

@@ -48,7 +48,7 @@ class CpuKit:
         self._arena = None if self.kernels is None else Arena(self.kernels)
 
     def with_cache(self, asked: str) -> Self:
-        """This kit with a KV cache of the requested dtype. Raises Unsupported for others than int8."""
+        """This kit with a KV cache of the requested dtype. Raises Unsupported for any but int8."""
         if asked not in ("auto", "int8"):
             raise Unsupported(f"--kv-cache-dtype: the CPU does not support a cache in {asked}; it supports int8")
         if asked == "int8":
@@ -56,7 +56,7 @@ class CpuKit:
         return self
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """float32 or bfloat16. A float16 checkpoint runs in bfloat16, since processors compute that and not float16."""
+        """float32 or bfloat16. A float16 checkpoint runs in bfloat16, since processors support that rather than float16."""
         if asked == "auto":
             return torch.float32 if stored not in (torch.bfloat16, torch.float16) else torch.bfloat16
         if asked in ("float16", "half"):
@@ -94,7 +94,7 @@ class CpuKit:
         return DecoderRunner(self.kernels, self, weights, progress)
 
     def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
-        """What `table_runner` would make. Raises UnsupportedFamily."""
+        """The plan of the runner that `table_runner` would make. Raises UnsupportedFamily."""
         if self.kernels is None:
             raise UnsupportedFamily(self.table_refusal())
         if reason := refusal(table, dtype):
@@ -118,7 +118,7 @@ class CpuKit:
         return max(0, limit.available - int((1 - self._memory_fraction) * limit.total)) // self._ranks
 
     def default_rows(self) -> int:
-        """Few: with a CPU's cores, more rows than this only wait for each other."""
+        """Few: on a CPU, more rows than this only wait for each other."""
         return 64
 
     def default_step_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, with control groups v1 and v2.
+"""The cores and memory that this process may use, with control groups v1 and v2.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html and …/cgroup-v1/memory.html, proc(5).
 """
@@ -38,7 +38,7 @@ def cpu_name(proc: Path = PROC) -> str:
 
 
 def memory_limit(cgroup: Path = CGROUP, proc: Path = PROC) -> MemoryLimit:
-    """The machine's memory, or a control group's limit if that is less."""
+    """The machine's memory, or a control group's limit if that is lower."""
     total = _meminfo(proc, "MemTotal")
     available = _meminfo(proc, "MemAvailable")
     for folder in _folders(cgroup, proc, "memory"):

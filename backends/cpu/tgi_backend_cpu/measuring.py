@@ -1,7 +1,7 @@
 """Measures which kernels, and which layout of weights, are the fastest on this processor.
 
-Instruction sets that a processor has are not always those that it is fast with: on Intel's Sapphire Rapids VDPBF16PS takes twice as long as
-multiply-adds of widened numbers do, and decoding weights of twelve bits takes longer than reading four bits more.
+A processor's newest instructions are not always its fastest: on Intel's Sapphire Rapids, VDPBF16PS takes twice as long as multiply-adds
+of widened numbers, and decoding weights of twelve bits takes longer than reading four more bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tgi_core.engine.quantization.weight import Dense
 
 COLUMNS, DEPTH = 3072, 1024
 LOADS = ((1, 32), (8, 16), (32, 8), (256, 2))
-"""Rows, and weights of 6 MiB that they are multiplied with one after the other: small batches must read from memory, not from a cache."""
+"""Numbers of rows, and of weights of 6 MiB that they are multiplied with in turn: small batches must read from memory, not from a
+cache."""
 REPEATS = 3
 MARGIN = 0.95
 """Another candidate must take at most this part of the default's time, so that noise does not displace it."""
@@ -47,7 +48,7 @@ def fastest(kernels: Mapping[str, Kernels], default: str) -> Pick:
 
 
 def _times(kernels: Kernels, bf12: bool) -> list[float]:
-    """Seconds of each load, the least of a few repeats: neighbours only ever slow one down."""
+    """Seconds of each load, the minimum of a few repeats: other processes can only slow one down."""
     before, kernels.bf12 = kernels.bf12, bf12
     try:
         with _Weights(kernels) as weights:
@@ -65,7 +66,7 @@ def _timed(kernels: Kernels, weights: _Weights, rows: int, count: int) -> float:
 
 
 class _Weights:
-    """Copies of a packed weight, as many as a small part of the memory holds."""
+    """Copies of a packed weight, as many as fit in a small part of the memory."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -86,7 +87,7 @@ class _Weights:
         del self._memory
 
     def first(self, count: int) -> Iterator[Linear]:
-        """So many weights, repeated if memory did not hold them."""
+        """This many weights, repeated if not all fit in memory."""
         for place in range(count):
             data = self._memory.address + place % self._count * self._size
             yield Linear(data, None, Layout(self._packed.layout), self._packed.columns, self._packed.steps)

@@ -1,6 +1,5 @@
-"""Which kernels this machine was found to run fastest, kept from an earlier start, and the libraries that a start needs.
-
-Imports no torch: the process that starts a model builds libraries before it loads torch.
+"""The kernels that an earlier start found to be the fastest on this machine, and the libraries that a start needs. Does not import torch:
+the process that starts a model builds libraries before it loads torch.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def is_measured(environment: Mapping[str, str]) -> bool:
 
 
 def pick_file(variants: Sequence[Variant]) -> Path:
-    """Where the pick among variants is kept: another processor, other sources or other variants are another file."""
+    """The file of the pick among variants: each processor, version of the sources and set of variants has its own."""
     key = repr((cpu_name(), [(variant.name, source_hash(variant)) for variant in variants]))
     return cache_folder() / f"pick-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
@@ -80,8 +79,8 @@ def wanted(environment: Mapping[str, str]) -> tuple[Variant, ...]:
 
 
 def build_ahead(environment: Mapping[str, str], progress: Progress) -> str:
-    """Build the kernels that this process will use, if they are not built yet, and show progress: that takes up to a minute for each, once
-    per machine and version. Return why none can be built, "" if one is there."""
+    """Build the kernels that this process will use, if they are not built yet, and show progress: that takes up to a minute each, once
+    per machine and version. Return why none can be built, "" if there is one."""
     start, shown, faults, usual = time.monotonic(), False, [], USUAL_S
 
     def waiting() -> None:

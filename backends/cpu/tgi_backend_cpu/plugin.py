@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("cpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="cpu")
 
 
@@ -50,7 +50,7 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
 
 @hookimpl
 def backend_plan(options: OpenOptions, progress: Progress, free_bytes: int | None) -> object:
-    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported."""
+    """What `backend_open` would choose, and how much memory it would take. Raises InvalidModel, Unsupported."""
     check_model(Path(options.model))
     kit = _open_kit(options, progress)
     from tgi_core.engine.planning import plan_session
@@ -60,7 +60,7 @@ def backend_plan(options: OpenOptions, progress: Progress, free_bytes: int | Non
 
 def _open_kit(options: OpenOptions, progress: Progress) -> CpuKit:
     ranks = options.group.local_world
-    fault = build_ahead(os.environ, progress)  # before torch is loaded, so that nobody waits without a word
+    fault = build_ahead(os.environ, progress)  # before torch is loaded, so that the wait is explained
     set_up_openmp(ranks)
     from tgi_backend_cpu.kit import CpuKit
 
@@ -85,5 +85,5 @@ def thread_count(environment: Mapping[str, str], ranks: int = 1) -> int:
 
 
 def _share(ranks: int) -> int:
-    """A rank's cores. Ranks wait for each other at every layer, so more threads than cores would be slower."""
+    """This rank's share of the cores. Ranks wait for each other at every layer, so more threads than cores would be slower."""
     return max(1, cpu_count() // ranks)

@@ -18,7 +18,7 @@ class NativeSampler:
         self._kernels = kernels
 
     def choose(self, logits: Tensor, rows: Sequence[int], draws: Sequence[tuple[float, float]], totals: bool) -> SampledTokens:
-        """Of `rows` of logits [rows, vocabulary], float32 and contiguous."""
+        """For `rows` of logits [rows, vocabulary], float32 and contiguous."""
         count = len(rows)
         chosen = np.asarray(rows, np.int32)
         temperatures, uniforms = np.asarray(draws, np.float64).reshape(count, 2).T.copy()

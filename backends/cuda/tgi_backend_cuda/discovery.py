@@ -1,4 +1,4 @@
-"""Looking for NVIDIA devices without torch."""
+"""Detects NVIDIA devices without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.engine.accelerator.torch_build import torch_build
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OLDEST = (7, 5)
-"""The oldest compute capability that present builds of torch and Triton have code for."""
+"""The oldest compute capability that current builds of torch and Triton have code for."""
 
 WANTED = TorchRequirement(
     "cuda", "build for CUDA", "pip install torch --index-url https://download.pytorch.org/whl/cu130, or as the driver needs"
@@ -30,7 +30,7 @@ Cards = tuple[Sequence[Card], tuple[int, int]]
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ, read: Callable[[], Cards] = read_cards) -> Probe:
-    """What is found in the system's files under `root`, and what the driver reports."""
+    """The probe's result from the system's files under `root` and the driver's report."""
     devices = find_devices(root, read)
     asked = environment.get(VISIBLE)
     if asked and asked.startswith("MIG-") and devices:
@@ -40,7 +40,7 @@ def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ, r
 
 
 def find_devices(root: Path, read: Callable[[], Cards]) -> list[Device]:
-    """Devices in the driver's order; where it does not answer, their files with the reason, if there are any."""
+    """Devices in the driver's order; if it does not respond, their device files with the reason, if there are any."""
     nodes = sorted(root.glob("dev/nvidia[0-9]*")) or list(root.glob("dev/dxg"))
     try:
         cards, newest = read()

@@ -37,7 +37,7 @@ class CudaKit(AcceleratorKit):
             raise Unsupported(f"{self.runtime.get_device_name(self.device)}: {reason}")
 
     def providers(self) -> Sequence[AttentionProvider]:
-        """Attention providers, best first. What cannot be captured, and what wants blocks of 256, which share fewer prefixes, is late."""
+        """Attention providers, best first. Those that cannot be captured, or need blocks of 256, which share fewer prefixes, come late."""
         return (
             FlashAttention3(self.device),
             *self.triton(self._multiprocessors),
@@ -48,7 +48,7 @@ class CudaKit(AcceleratorKit):
         )
 
     def tiles(self) -> TileTable:
-        """Those of its compute capability."""
+        """The tiles of its compute capability."""
         return tiles_for(self.capability)
 
     def graph(self) -> NewGraph | str:
@@ -57,7 +57,7 @@ class CudaKit(AcceleratorKit):
 
 
 def no_code(capability: tuple[int, int], built: Sequence[str]) -> str:
-    """Why this torch cannot run on a device of that compute capability; empty when it can. `built` is like ["sm_80", "sm_90a"].
+    """Why this torch cannot run on a device of this compute capability; empty if it can. `built` is like ["sm_80", "sm_90a"].
 
     Code for a capability runs on later ones of the same major version; "compute_…" is compiled further by the driver.
     """

@@ -21,7 +21,7 @@ _REASONS = {
 
 
 class NoNvml(Exception):
-    """The library is not there, or does not start; the text says why."""
+    """The library is missing or does not start; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DEFAULTS = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
-"""What is set for the operator: devices are counted as nvidia-smi does, and torch's watchdog gives up a lost rank's collectives without
-ending this process, which reports the loss itself."""
+"""Default environment: devices are numbered as in nvidia-smi, and torch's watchdog aborts a lost rank's collectives without ending this
+process, which reports the loss itself."""
 
 _ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""How the operator sets torch's allocator; the first is its name since torch 2.9."""
+"""Variables for torch's allocator; the first is the name since torch 2.9."""
 
 
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """`DEFAULTS`, and growing segments where the operator does not set the allocator: less memory is lost between tensors."""
+    """`DEFAULTS`, and expandable segments unless the operator configures the allocator: less memory is lost between tensors."""
     if any(name in environment for name in _ALLOCATORS):
         return DEFAULTS
     return DEFAULTS | {allocator_variable(torch_build().get("__version__", "")): "expandable_segments:True"}
@@ -43,25 +43,26 @@ def allocator_variable(torch_version: str) -> str:
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("cuda", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="cuda")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the system shows of NVIDIA's devices, and whether the installed torch is built for them."""
+    """Detect NVIDIA's devices, and check that the installed torch is built for them."""
     return probe()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost if there is no device."""
     return open_accelerator(options, progress, probe(), defaults(os.environ), lambda: _kit(options))
 
 
 @hookimpl
 def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
-    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost where there is no device."""
+    """What `backend_open` would choose, and how much memory it would take. Raises InvalidModel, Unsupported; DeviceLost if there is no
+    device."""
     return plan_accelerator(options, free_bytes, probe(), defaults(os.environ), lambda: _kit(options))
 
 

@@ -1,7 +1,7 @@
 """Tiles of the Triton attention kernels, per compute capability.
 
 Blocks of the cache are found through a table, so that loads wait for other loads: half of the `stages` go to the table. Programs per
-multiprocessor are what shared memory and registers leave room for. Figures are from compiling ahead of time; docs/kernels.md says how.
+multiprocessor: as many as fit in shared memory and registers. Figures are from ahead-of-time compilation; docs/kernels.md says how.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ TABLES = (
 """One table per compute capability that was compiled for."""
 
 _LIKE = {(7, 5): "sm_86", (8, 7): "sm_80", (10, 3): "sm_100", (12, 1): "sm_120"}
-"""Capabilities without a table, by one that has no more shared memory."""
+"""For capabilities without a table, one that has no more shared memory."""
 
 
 def tiles_for(capability: tuple[int, int]) -> TileTable:
-    """The tiles of devices of that compute capability. Raises LookupError."""
+    """The tiles of devices of this compute capability. Raises LookupError."""
     major, minor = capability
     return table_of(TABLES, _LIKE.get(capability, f"sm_{major}{minor}"))

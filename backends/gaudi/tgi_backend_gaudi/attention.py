@@ -13,7 +13,7 @@ from tgi_core.engine.attention.blocks import BlockLayer, BlockStep, FlatAttentio
 from tgi_core.engine.attention.interface import AttentionParameters
 
 BLOCK_SIZES = (128,)
-"""Smaller blocks work, very slowly (vLLM's plugin for this device)."""
+"""Smaller blocks work, but very slowly (vLLM's plugin for this device)."""
 
 
 class FusedAttention(FlatAttention):
@@ -24,7 +24,7 @@ class FusedAttention(FlatAttention):
     _fused: Any = None
 
     def probe(self) -> str:
-        """Why the kernel cannot be used; empty if it is there."""
+        """Why the kernel cannot be used; empty if it can."""
         try:
             self._fused = importlib.import_module("habana_frameworks.torch.hpex.kernels").FusedSDPA
         except (AttributeError, ImportError) as error:
@@ -44,7 +44,7 @@ class FusedAttention(FlatAttention):
         mask = torch.zeros(ahead.shape, dtype=query.dtype, device=query.device).masked_fill(unseen, -math.inf)
         softmax = "fp32" if query.dtype is torch.float32 else "fast"
         wide = query.unflatten(0, (step.rows, step.take)).transpose(1, 2)
-        # By place, as the kernel has it: dropout, causal, scale, softmax, recompute, valid lengths and padding side, which need no mask.
+        # Positional, as in the kernel: dropout, causal, scale, softmax, recompute, valid lengths and padding side, which need no mask.
         out = self._fused.apply(wide, key, value, mask, 0.0, False, parameters.scaling, softmax, True, None, "right")
         attended: Tensor = out.transpose(1, 2).flatten(0, 1)
         return attended

@@ -1,4 +1,4 @@
-"""Looking for Gaudi devices and their software without torch, in the files of the kernel driver and of `habana_frameworks`."""
+"""Detects Gaudi devices and their software without torch, from the files of the kernel driver and of `habana_frameworks`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidd
 from tgi_core.engine.accelerator.driver_files import holder, read_hex, read_text
 
 ROOT = Path("/")
-"""Where the system's files are."""
+"""The root of the system's files."""
 VISIBLE = "HABANA_VISIBLE_MODULES"
-"""The process's variable: numbers of modules. `HABANA_VISIBLE_DEVICES` is the container runtime's: it decides which nodes there are."""
+"""The process's variable: module numbers. `HABANA_VISIBLE_DEVICES` belongs to the container runtime: it decides which nodes exist."""
 STACK = "habana_frameworks"
 _VENDOR = 0x1DA3
 _IMAGE = "use this project's image, or one of Intel's: vault.habana.ai/gaudi-docker/…/pytorch-installer-…"
@@ -39,7 +39,7 @@ class Module:
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:
-    """What the driver's files show, and whether the installed torch is the one that `habana_frameworks` was built for."""
+    """Detect devices by the driver's files, and check that the installed torch is the one that `habana_frameworks` was built for."""
     modules = [module.device for module in find_modules()]
     hidden = hidden_by(modules, (VISIBLE,), environment)
     wanted = replace(WANTED, version=required_torch())
@@ -54,8 +54,8 @@ def find_modules() -> list[Module]:
 
 
 def check_free() -> None:
-    """Raises DeviceBusy where other processes have every device open, as far as their files or the driver show it; a device is one
-    process's."""
+    """Raises DeviceBusy if other processes have every device open, as far as their files or the driver show it; only one process can use
+    a device."""
     holders = {module.node: _holder(module.node) for module in find_modules()}
     if all(holders.values()):
         raise DeviceBusy(

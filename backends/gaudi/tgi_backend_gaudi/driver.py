@@ -1,4 +1,4 @@
-"""What the kernel driver says of a device through its control node, which can be opened beside the process that holds the device.
+"""Asks the kernel driver about a device through its control node, which can be opened while another process holds the device.
 
 Source: include/uapi/drm/habanalabs_accel.h of Linux, and drivers/accel/habanalabs/common/habanalabs_ioctl.c, which answers.
 """
@@ -15,12 +15,12 @@ INFO_REQUESTS = (0xC0186440, 0xC0184801)
 OPEN_STATS = 18
 """`HL_INFO_OPEN_STATS`."""
 _ARGUMENTS, _ANSWER = "=QIIII", "=QQBB6x"
-"""`struct hl_info_args`: where the answer goes, its size, what is asked, and two that are zero. `struct hl_open_stats_info`: two counters,
-whether there is a context, and whether it is being released."""
+"""`struct hl_info_args`: the address and size of the result, the request, and two fields that are zero. `struct hl_open_stats_info`: two
+counters, whether there is a context, and whether it is being released."""
 
 
 def in_use(control: Path) -> bool:
-    """Whether a process has the device of a control node open and is not leaving it; False where the driver does not say."""
+    """Whether a process has the device of a control node open and is not releasing it; False if the driver does not say."""
     stats = ctypes.create_string_buffer(struct.calcsize(_ANSWER))
     asked = struct.pack(_ARGUMENTS, ctypes.addressof(stats), len(stats), OPEN_STATS, 0, 0)
     for request in INFO_REQUESTS:

@@ -36,7 +36,7 @@ class GaudiKit(AcceleratorKit):
     """vLLM's users report 20–30 GiB for 300 programs (vllm-gaudi 1736)."""
 
     def __init__(self, habana: HabanaRuntime, memory_fraction: float) -> None:
-        """Over the device that the process has acquired."""
+        """Uses the device that the process has acquired."""
         self.habana, self.device_type = habana, habana.device_type
         super().__init__(0, memory_fraction, cast(Runtime, habana))  # it needs no streams
 
@@ -62,11 +62,11 @@ class GaudiKit(AcceleratorKit):
         return (FusedAttention(BLOCK_SIZES), FlatAttention(BLOCK_SIZES))
 
     def graph(self) -> NewGraph | str:
-        """None: programs take their place."""
+        """None: programs replace them."""
         return "it runs programs"
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """bfloat16 unless float32 is asked for; the chip converts what is stored in float16."""
+        """bfloat16 unless float32 is requested; the chip converts what is stored in float16."""
         if asked in ("float16", "half"):
             raise Unsupported("dtype float16: a Gaudi computes it badly or not at all; use bfloat16")
         return super().choose_dtype("bfloat16" if asked == "auto" else asked, stored)
@@ -86,5 +86,5 @@ class GaudiKit(AcceleratorKit):
         return 32
 
     def default_step_tokens(self) -> int:
-        """The largest chunk beside all decode rows."""
+        """The largest chunk in addition to all decode rows."""
         return 1056

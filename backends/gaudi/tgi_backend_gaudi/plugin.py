@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ IGNORED = {
 }
 """Variables of TGI's Gaudi backend that change nothing here, and why."""
 DEFAULTS = {"PT_HPU_WEIGHT_SHARING": "0", "FUSER_ENABLE_MULTI_THREADED_INVOCATIONS": "1"}
-"""As vLLM's plugin for this device sets them."""
+"""The values that vLLM's plugin for this device sets."""
 
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("gaudi", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="gaudi")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether Intel's software is installed."""
+    """Detect devices by the driver's files, and check that Intel's software is installed."""
     return probe()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, DeviceBusy, PeerLost; DeviceLost where there is no device."""
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, DeviceBusy, PeerLost; DeviceLost if there is no device."""
     from tgi_core.engine.weights.sizes import check_model
 
     check_model(Path(options.model))  # finds damaged models before torch is loaded, which takes seconds
     check_ready(probe())
-    if options.group.world == 1:  # else the others of this group hold some
+    if options.group.world == 1:  # otherwise the other ranks hold some
         check_free()
     prepare(os.environ, options)
     from tgi_backend_gaudi.runtime import acquire
@@ -64,7 +64,7 @@ def backend_open(options: OpenOptions, progress: Progress) -> object:
 
 
 def prepare(environment: MutableMapping[str, str], options: OpenOptions) -> None:
-    """Set what the bridge reads when it is imported; log what is ignored."""
+    """Set the variables that the bridge reads when it is imported; log those that are ignored."""
     for name, why in IGNORED.items():
         if environment.get(name, "0") != "0":
             _log.warning("%s=%s is ignored: %s", name, environment[name], why)

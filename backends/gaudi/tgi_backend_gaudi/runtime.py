@@ -55,7 +55,7 @@ class HabanaRuntime:
         return int(free), int(total)
 
     def empty_cache(self) -> None:
-        """Nothing: what torch has freed counts as free there."""
+        """Does nothing: memory that torch has freed counts as free there."""
 
     def mark(self) -> Any:
         """An event at the end of the process's stream."""
@@ -82,7 +82,7 @@ def acquire(group: Group) -> HabanaRuntime:
     hpu: Any = torch.hpu  # type: ignore[attr-defined]
     if group.local_rank >= (count := hpu.device_count()):
         raise Unsupported(
-            f"--num-shard {group.world}: rank {group.local_rank} needs a device of its own, and {count} can be used"
+            f"--num-shard {group.world}: rank {group.local_rank} needs its own device, but only {count} can be used"
         )
     if group.world > 1:
         from habana_frameworks.torch.distributed import hccl

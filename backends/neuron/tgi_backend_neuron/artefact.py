@@ -1,4 +1,4 @@
-"""Compiled models: what they depend on, whether one on disk is what is needed, and how one is made by optimum-neuron."""
+"""Compiled models: what they depend on, whether one on disk matches, and how optimum-neuron makes one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tgi_core.model_files import read_json, text_config
 _log = logging.getLogger("tgi_core.engine")
 
 CONFIG = "neuron_config.json"
-"""What optimum-neuron writes beside a compiled model."""
+"""The file that optimum-neuron writes next to a compiled model."""
 _NAMES = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
-"""Fields of config.json that no program depends on, or that are compared by themselves."""
+"""Fields of config.json that no program depends on, or that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtefactSpec:
-    """What is to be compiled. `torch_dtype` is torch's name, `target` the compiler's of the chip."""
+    """What to compile. `torch_dtype` is torch's name, `target` the compiler's name for the chip."""
 
     batch_size: int
     sequence_length: int
@@ -34,7 +34,7 @@ class ArtefactSpec:
     target: str
 
     def fields(self) -> dict[str, object]:
-        """All that the programs of a model depend on, in the words of neuron_config.json."""
+        """Everything that the programs of a model depend on, named as in neuron_config.json."""
         return {
             "_serialized_key": "NxDNeuronConfig",
             "optimum_neuron_version": installed("optimum-neuron"),
@@ -51,7 +51,7 @@ class ArtefactSpec:
         }
 
     def check(self, directory: Path) -> None:
-        """Raises Unsupported with every field of the model compiled in `directory` that is not what is needed."""
+        """Raises Unsupported, naming every field of the model compiled in `directory` that does not match."""
         found = read_json(directory / CONFIG)
         found["neuronxcc_version"] = str(found.get("neuronxcc_version")).partition("+")[0]  # without its build
         changes = [
@@ -115,7 +115,7 @@ def _exported(model: Path, wanted: ArtefactSpec, progress: Progress, load_weight
     config = AutoConfig.from_pretrained(str(model)).get_text_config()
     config.dtype = getattr(torch, wanted.torch_dtype)
     if not load_weights:
-        config.name_or_path = ""  # else save_pretrained would write the weights too
+        config.name_or_path = ""  # otherwise save_pretrained would write the weights too
     neuron_config = NeuronModelForCausalLM.get_neuron_config(
         str(model),
         config=config,

@@ -1,4 +1,4 @@
-"""Looking for Neuron devices and their software without torch, in the files of the driver and of installed packages."""
+"""Detects Neuron devices and their software without torch, from the files of the driver and of installed packages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tgi_core.engine.accelerator.discovery import installed, is_verified, major_
 from tgi_core.engine.accelerator.driver_files import read_text
 
 ROOT = Path("/")
-"""Where the system's files are."""
+"""The root of the system's files."""
 VISIBLE, COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
 """The runtime's variables: cores by number ("4", "0-3", "0,2"), and how many."""
 TARGETS = {"inf2": "trn1", "trn1": "trn1", "trn1n": "trn1", "trn2": "trn2", "trn2n": "trn2", "trn3": "trn3"}
-"""What the compiler calls the chip of a family of instances."""
+"""The compiler's name for the chip of a family of instances."""
 _GIB = 1 << 30
 CHIPS = {"trn1": (2, 16 * _GIB), "trn2": (4, 24 * _GIB), "trn3": (4, 36 * _GIB)}
 """Logical cores of a chip, and bytes of memory per core."""
@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def target(self) -> str:
-        """What the compiler calls its chip; empty for one that is not known."""
+        """The compiler's name for its chip; empty if it is not known."""
         return TARGETS.get(self.instance.partition(".")[0], "")
 
     @property
@@ -59,7 +59,7 @@ class Machine:
 
 
 def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:
-    """What the driver shows; None where there is no device."""
+    """The machine as the driver shows it; None if there is no device."""
     drivers = read_text(ROOT / "proc/devices")
     nodes = [node for node in sorted((ROOT / "dev").glob("neuron*")) if re.fullmatch(r"neuron\d+", node.name)]
     if not re.search(r"^\s*\d+\s+neuron\s*$", drivers, re.MULTILINE) or not nodes:
@@ -77,7 +77,7 @@ def find_machine(environment: Mapping[str, str] = os.environ) -> Machine | None:
 
 
 def visible_cores(count: int, environment: Mapping[str, str]) -> tuple[int, ...]:
-    """The cores that the runtime's variables leave of so many."""
+    """The cores, of this many, that the runtime's variables leave visible."""
     asked = environment.get(VISIBLE)
     if asked is None:
         given = environment.get(COUNT, "")
@@ -88,7 +88,7 @@ def visible_cores(count: int, environment: Mapping[str, str]) -> tuple[int, ...]
 
 
 def busy_cores(machine: Machine) -> set[int]:
-    """The logical cores that hold tensors of some process, as the driver counts; none where it does not show that."""
+    """The logical cores that hold some process's tensors, according to the driver; none if it does not show that."""
     below, part = ROOT / "sys/devices/virtual/neuron_device", "neuron*/neuron_core*/stats/memory_usage/device_mem/tensors/present"
     files = sorted(below.glob(part), key=lambda file: [int(each) for each in re.findall(r"\d+", str(file.relative_to(below)))])
     count = machine.devices * CHIPS[machine.target][0]  # several physical cores may be one logical core
@@ -98,7 +98,7 @@ def busy_cores(machine: Machine) -> set[int]:
 
 @cache
 def check_free(machine: Machine, cores: int) -> None:
-    """Raises DeviceBusy if too few cores are free. Asked before the first model of a process, whose own cores are taken from then on."""
+    """Raises DeviceBusy if too few cores are free. Call it before the process loads its first model, which takes cores itself."""
     busy = busy_cores(machine) & set(machine.cores)
     if len(machine.cores) - len(busy) < cores:
         raise DeviceBusy(
@@ -108,7 +108,7 @@ def check_free(machine: Machine, cores: int) -> None:
 
 
 def probe(environment: Mapping[str, str] = os.environ) -> Probe:
-    """Of the backend `neuron`: optimum-neuron over Torch/XLA's torch-neuronx."""
+    """The probe of the backend `neuron`: optimum-neuron over Torch/XLA's torch-neuronx."""
     machine = find_machine(environment)
     stack = installed("torch-neuronx")
     if machine is not None and machine.target and (machine.target not in LEGACY_CHIPS or major_minor(stack) >= NATIVE):
@@ -119,7 +119,7 @@ def probe(environment: Mapping[str, str] = os.environ) -> Probe:
 
 
 def probe_native(environment: Mapping[str, str] = os.environ) -> Probe:
-    """Of the backend `neuron-native`: TorchNeuron."""
+    """The probe of the backend `neuron-native`: TorchNeuron."""
     machine = find_machine(environment)
     stack = installed("torch-neuronx")
     if machine is not None and machine.target and machine.target not in NATIVE_CHIPS:
@@ -152,7 +152,7 @@ def _stack_trouble(needed: Sequence[str]) -> tuple[str, str]:
             f"not installed: {missing.replace(' ', ', ')}",
             f"use this project's image, or: pip install {missing} --index-url {_INDEX}",
         )
-    # What the public index has under the vendor's names.
+    # PyPI's placeholders under the vendor's names.
     if fake := " ".join(name for name, found in versions.items() if "neuronx" in name and re.match(r"(1\.0|0\.1)($|\.)", found)):
         return f"{fake} from PyPI is a placeholder", f"pip install --force-reinstall {fake} --index-url {_INDEX}"
     stack, torch = versions["torch-neuronx"], versions["torch"]

@@ -1,4 +1,4 @@
-"""What the Neuron runtime and compiler raise."""
+"""Error texts of the Neuron runtime and compiler."""
 
 from __future__ import annotations
 

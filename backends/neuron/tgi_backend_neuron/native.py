@@ -46,18 +46,18 @@ class NativeKit(PlainKit):
     rules: BucketRules = NeuronRules(takes=(128, 512, 1024), waste=0.45)
 
     def __init__(self, index: int, memory_fraction: float) -> None:
-        import torch_neuronx  # noqa: F401  registers the device and its compiler, where torch has not loaded it by itself
+        import torch_neuronx  # noqa: F401  registers the device and its compiler, unless torch has loaded it already
 
         self._runtime: Any = torch.neuron  # type: ignore[attr-defined]
         count = self._runtime.device_count()
         if index >= count:
-            raise Unsupported(f"rank {index} of this machine needs a core of its own, and {count} can be used")
+            raise Unsupported(f"rank {index} of this machine needs its own core, but only {count} can be used")
         self.device = torch.device(DEVICE, index)
         self._runtime.set_device(index)
         self._memory_fraction = memory_fraction
 
     def queue(self) -> PlainQueue:
-        """In lock step: waiting is for all that the device was given."""
+        """A queue in lock step: waiting means waiting for everything enqueued."""
         return PlainQueue(lambda: self._runtime, _translated, in_flight=1)
 
     def compiler(self) -> Mapping[str, str]:
@@ -65,8 +65,8 @@ class NativeKit(PlainKit):
         return {"torch": torch.__version__, "torch-neuronx": installed("torch-neuronx"), "neuronx-cc": installed("neuronx-cc")}
 
     def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> TorchProgramCompiler:
-        """TorchNeuron's compiler, which keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR` by itself. Its counter counts those found there
-        as well."""
+        """TorchNeuron's compiler, which itself keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR`. Its counter includes those found
+        there."""
         return TorchProgramCompiler("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), _translated)
 
     def attention(self) -> Sequence[AttentionProvider]:
@@ -74,7 +74,7 @@ class NativeKit(PlainKit):
         return (FlatAttention(BLOCK_SIZES[::-1]),)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """That it is experimental."""
+        """A note that this is experimental."""
         name = f"TorchNeuron {installed('torch-neuronx')}"
         return (Kernel("device", name, "experimental: plain torch, no NKI kernels; not run on a device by its authors"),)
 
@@ -83,7 +83,7 @@ class NativeKit(PlainKit):
         return StaticRunner(self, weights, progress)
 
     def free_bytes(self) -> int:
-        """The core's memory less the operator's reserve and what torch holds of it."""
+        """The core's memory, less the operator's reserve and what torch has allocated."""
         self._runtime.synchronize()
         total = int(self._runtime.get_device_properties(self.device.index).total_memory)
         return max(0, int(self._memory_fraction * total) - int(self._runtime.memory_allocated(self.device.index)))

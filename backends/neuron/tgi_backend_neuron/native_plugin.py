@@ -1,4 +1,4 @@
-"""The plugin hooks of `neuron-native`, which is experimental. Importing this module imports no torch."""
+"""The plugin hooks of `neuron-native`, which is experimental. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tgi_core.engine.weights.sizes import check_model
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("neuron-native", "tgi-core", __version__, (1, 7), (1, 2), device_kind="neuron")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether TorchNeuron is installed."""
+    """Detect devices by the driver's files, and check that TorchNeuron is installed."""
     return probe_native()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    """Load the model. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory, PeerLost; DeviceLost if there is no device."""
     check_ready(probe_native())
     machine = find_machine()
-    if options.group.world == 1 and machine is not None:  # else the others of this group hold some
+    if options.group.world == 1 and machine is not None:  # otherwise the other ranks hold some
         check_free(machine, 1)
     check_model(Path(options.model))  # finds damaged models before torch is loaded, which takes seconds
     os.environ.setdefault("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")  # a graph that fails to compile is an error

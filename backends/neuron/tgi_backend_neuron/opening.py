@@ -1,4 +1,4 @@
-"""Opens a model for optimum-neuron: what can be refused is refused before torch or any of the vendor's libraries is imported."""
+"""Opens a model for optimum-neuron. What is unsupported is refused, if possible, before torch or the vendor's libraries are imported."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MODELS = ("granite", "llama", "llama4_text", "mixtral", "phi3", "qwen2", "qwen3"
 _SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _COMPILED = ("batch_size", "sequence_length", "tp_degree")
 DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
-"""What Neuron devices run, by torch's names, and the bytes of an element."""
+"""Dtypes of Neuron devices, by torch's names, and the bytes of an element."""
 _ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
 """Other names of dtypes: those of HF_AUTO_CAST_TYPE."""
 CORES, CAST = "HF_NUM_CORES", "HF_AUTO_CAST_TYPE"
-"""Variables of TGI's Neuron backend, which count where the flags --num-shard and --dtype are not given."""
+"""Variables of TGI's Neuron backend, which apply if the flags --num-shard and --dtype are not given."""
 IGNORED = {"HF_BATCH_SIZE": "--max-batch-size", "HF_SEQUENCE_LENGTH": "--max-total-tokens"}
-"""Variables of its earlier images, and the flags that TGI itself has for them."""
+"""Variables of its earlier images, and TGI's own flags for the same settings."""
 _log = logging.getLogger("tgi_core.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint, or a model that is compiled already: then `compiled` is what its neuron_config.json says.
+    """A checkpoint, or a model that is compiled already: then `compiled` has the contents of its neuron_config.json.
 
     `config` is the language model's part of config.json; `weights` counts bytes of a compiled model's weights, elements of others.
     """
@@ -90,7 +90,8 @@ class Source:
         return self.weights * (1 if self.compiled else DTYPES[dtype])
 
     def position_bytes(self, dtype: str, cores: int) -> int:
-        """Memory of one position of a slot on all cores: KV heads are copied until they can be shared out, as optimum-neuron does it."""
+        """Memory of one position of a slot on all cores: KV heads are replicated until they divide among the cores, as in
+        optimum-neuron."""
         heads = self.config["num_attention_heads"]
         kv_heads, padded = self.config.get("num_key_value_heads") or heads, -(-heads // cores) * cores
         held = padded if kv_heads == heads else kv_heads if kv_heads % cores == 0 else padded if cores % kv_heads else cores
@@ -100,7 +101,7 @@ class Source:
 
 def open_slots(options: OpenOptions, environment: Mapping[str, str] = os.environ) -> SyncSession:
     """A session over a checkpoint, or over a model that is compiled already. Raises InvalidModel, Unsupported, DeviceBusy, OutOfMemory;
-    DeviceLost where there is no device."""
+    DeviceLost if there is no device."""
     source = Source.read(Path(options.model))
     machine = find_machine(environment)
     if machine is None:

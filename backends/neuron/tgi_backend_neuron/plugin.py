@@ -1,4 +1,4 @@
-"""The plugin hooks of `neuron`. Importing this module imports no torch."""
+"""The plugin hooks of `neuron`. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tgi_core.engine.accelerator.discovery import check_ready
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is. Ranks are the runtime's own business, in one process."""
+    """The plugin's manifest. The runtime itself drives all cores, from one process."""
     return Manifest("neuron", "tgi-core", __version__, (1, 7), (1, 2), device_kind="neuron", processes=Processes.ONE)
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the driver shows, and whether optimum-neuron and what it needs are installed."""
+    """Detect devices by the driver's files, and check that optimum-neuron and what it needs are installed."""
     return probe()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost where there is no
+    """Read the model's sizes; warm-up compiles and loads it. Raises InvalidModel, Unsupported, DeviceBusy; DeviceLost if there is no
     device."""
     check_ready(probe())
     return open_slots(options)

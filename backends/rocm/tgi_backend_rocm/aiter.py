@@ -11,7 +11,7 @@ from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata
 
 _ARCHITECTURES = ("gfx942", "gfx950")
-"""Those that its wheels have code for."""
+"""The architectures that its wheels have code for."""
 
 
 class AiterAttention(VendorAttention):

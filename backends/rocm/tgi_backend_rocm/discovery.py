@@ -1,7 +1,7 @@
-"""Looking for AMD devices without torch, in the files of their kernel driver.
+"""Detects AMD devices without torch, from the files of their kernel driver.
 
 Source: the kernel's amdkfd topology, `/sys/class/kfd/kfd/topology/nodes/N/properties`: `gfx_target_version` is 90402 for gfx942 (major,
-minor and stepping, two digits each but the first), and 0 for a node that is a processor.
+minor and stepping, two digits each except the first), and 0 for a node that is a processor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tgi_core.engine.accelerator.discovery import Device, TorchRequirement, hidd
 
 HIP, CUDA, ROCR = "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 ARCHITECTURES = frozenset(["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1150", "gfx1151", "gfx1200", "gfx1201"])
-"""Those that torch's builds for ROCm 7 have code for and our kernels are compiled for in tests. Others, like the graphics part of a
-desktop processor (gfx1036), are not what a machine is for."""
+"""Architectures that torch's builds for ROCm 7 have code for, and that our kernels are compiled for in tests. Others, such as a desktop
+processor's integrated graphics (gfx1036), are ignored."""
 
 WANTED = TorchRequirement(
     "hip", "build for ROCm", "use a rocm/pytorch image, or install torch from download.pytorch.org/whl/rocmX.Y with Python 3.12"
@@ -29,7 +29,7 @@ _ABSENT = Probe(
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Probe:
-    """What is found in the system's files under `root`."""
+    """The probe's result from the system's files under `root`."""
     devices = find_devices(root)
     if devices and (trouble := disagreement(environment)):
         return Probe(ProbeStatus.BROKEN, tuple(device.name for device in devices), trouble, f"set {HIP} alone")
@@ -40,7 +40,7 @@ def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -
 
 
 def disagreement(environment: Mapping[str, str]) -> str:
-    """How the two variables contradict each other; empty when they don't. Some libraries read one, some the other."""
+    """How the two variables contradict each other; empty if they don't. Some libraries read one, some the other."""
     hip, cuda = environment.get(HIP), environment.get(CUDA)
     return f"{HIP}={hip!r} and {CUDA}={cuda!r} name different devices" if hip is not None and cuda not in (None, hip) else ""
 
@@ -55,7 +55,7 @@ def find_devices(root: Path) -> list[Device]:
 def _properties(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="ascii").splitlines()
-    except OSError:  # a node that this control group may not see
+    except OSError:  # this control group may not see the node
         return {}
     pairs = (line.split() for line in lines)
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -1,4 +1,4 @@
-"""An AMD device as the engine sees it. torch calls it by the other vendor's name; `torch.version.hip` tells them apart."""
+"""An AMD device as the engine sees it. torch calls it `cuda`; `torch.version.hip` tells the vendors apart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RocmKit(AcceleratorKit):
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         if torch.version.hip is None:
-            raise Unsupported(f"torch {torch.__version__} is no build for ROCm")
+            raise Unsupported(f"torch {torch.__version__} is not a build for ROCm")
         if trouble := disagreement(os.environ):
             raise Unsupported(trouble)
         super().__init__(index, memory_fraction, runtime)
@@ -57,11 +57,11 @@ class RocmKit(AcceleratorKit):
         )
 
     def tiles(self) -> TileTable:
-        """Those of its architecture."""
+        """The tiles of its architecture."""
         return tiles_for(self.architecture)
 
     def graph(self) -> NewGraph | str:
-        """Decode steps are captured on data-centre devices. On the others capturing whole steps crashes (vLLM's 34154 and 35485)."""
+        """Decode steps are captured on data-centre devices. On others, capturing whole steps crashes (vLLM's issues 34154 and 35485)."""
         if self.architecture.startswith("gfx1"):
             return f"capturing steps is known to crash on {self.architecture}"
         return UntunedGraph

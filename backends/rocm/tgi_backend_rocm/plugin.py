@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ DEFAULTS = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
-"""What is set for the operator: tuning while a graph is captured would end the capture, and between requests it would hold them up; torch's
-watchdog of RCCL gives a lost rank's collectives up without ending this process, which reports the loss itself."""
+"""Default environment: tuning would break the capture of a graph, and between requests it would delay them; torch's watchdog of RCCL
+aborts a lost rank's collectives without ending this process, which reports the loss itself."""
 
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("rocm", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="rocm")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the system shows of AMD's devices, and whether the installed torch is built for them."""
+    """Detect AMD's devices, and check that the installed torch is built for them."""
     return probe()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost if there is no device."""
     return open_accelerator(options, progress, probe(), DEFAULTS, lambda: _kit(options))
 
 
 @hookimpl
 def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
-    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost where there is no device."""
+    """What `backend_open` would choose, and how much memory it would take. Raises InvalidModel, Unsupported; DeviceLost if there is no
+    device."""
     return plan_accelerator(options, free_bytes, probe(), DEFAULTS, lambda: _kit(options))
 
 

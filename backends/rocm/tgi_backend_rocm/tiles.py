@@ -1,7 +1,7 @@
 """Tiles of the Triton attention kernels, per architecture.
 
-Loads in flight take the 64 KiB of local memory, and registers limit the rest: RDNA has half as many lanes per wave.
-Figures are from compiling ahead of time; docs/kernels.md says how. None has run on a device.
+Loads in flight take the 64 KiB of local memory, and registers limit the rest: RDNA has half as many lanes per wave. Figures are from
+ahead-of-time compilation; docs/kernels.md says how. None has run on a device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RDNA = (
 )
 
 # In float32, without matrix instructions, heads wider than 128 spill whatever the tile: there is none.
-# RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and for no loads that run ahead.
+# RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and none for prefetched loads.
 _GFX11 = (
     *_RDNA[:4],
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 1, programs=2)),
@@ -65,6 +65,6 @@ _LIKE = {
 
 
 def tiles_for(architecture: str) -> TileTable:
-    """The tiles of an architecture such as gfx942; what the driver appends after a colon is left out. Raises LookupError."""
+    """The tiles of an architecture such as gfx942; what the driver appends after a colon is ignored. Raises LookupError."""
     name = architecture.partition(":")[0]
     return table_of(TABLES, _LIKE.get(name, name))

@@ -1,7 +1,8 @@
 """A compiler of fixed shapes, emulated: torch captures whole graphs of one shape each, and they run as they are.
 
-What vendors' compilers keep in a directory by the hash of a graph is here the graph's text: a later process finds it and counts no
-compile. Captured graphs are kept for the life of the process, so that a second session of the same shapes does not capture them again.
+Where vendors' compilers keep programs in a directory by the hash of a graph, this one keeps the graph's text: a later process finds it
+and counts no compile. Captured graphs are kept for the life of the process, so that a second session of the same shapes does not capture
+them again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ COMPILER = Compiler()
 
 
 class GraphCompiler:
-    """The compiler of one session. `key` is what its programs depend on beside their names."""
+    """The compiler of one session. `key` is what its programs depend on besides their names."""
 
     by_layer = False
 
@@ -79,7 +80,7 @@ class GraphCompiler:
         return COMPILER.count - self._before
 
     def release(self) -> None:
-        """The graphs stay: other sessions may use them."""
+        """The graphs are kept: other sessions may use them."""
 
     def _compiled(self, program: Compiled, arguments: tuple[Any, ...]) -> Any:
         COMPILER.directory = self._directory

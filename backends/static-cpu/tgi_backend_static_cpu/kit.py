@@ -20,7 +20,7 @@ from tgi_core.engine.static.buckets import BucketRules
 from tgi_core.engine.static.runner import StaticRunner
 
 COARSE = BucketRules(takes=(32, 64, 128, 256, 512, 1024), waste=0.25)
-"""Few sizes: here a compile takes a second, and padding costs nothing that matters."""
+"""Few sizes: here, a compile takes a second, and the cost of padding does not matter."""
 
 
 class StaticCpuKit(PlainKit):
@@ -35,7 +35,7 @@ class StaticCpuKit(PlainKit):
         torch.set_num_threads(1)
 
     def queue(self) -> LateQueue:
-        """As late as may be."""
+        """Runs work as late as possible."""
         return LateQueue()
 
     def compiler(self) -> Mapping[str, str]:
@@ -51,7 +51,7 @@ class StaticCpuKit(PlainKit):
         return (FlatAttention(BLOCK_SIZES) if self.rules.flat else TableAttention(BLOCK_SIZES),)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """That it is none."""
+        """A note that this is an emulation."""
         return (Kernel("device", "emulated", "torch on the CPU, with the rules of a compiler of static shapes"),)
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
@@ -59,7 +59,7 @@ class StaticCpuKit(PlainKit):
         return StaticRunner(self, weights, progress)
 
     def free_bytes(self) -> int:
-        """As it was made."""
+        """The bytes that it was created with."""
         return self._free
 
     def default_rows(self) -> int:

@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is. Devices of the kind "emulated" are never chosen by themselves."""
+    """The plugin's manifest. Devices of the kind "emulated" are never chosen automatically."""
     return Manifest("static-cpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="emulated")
 
 

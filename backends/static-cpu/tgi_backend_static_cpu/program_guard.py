@@ -1,4 +1,4 @@
-"""What a compiler of static programs refuses, which torch on the CPU would just do."""
+"""Refuses what a compiler of static programs would refuse, but torch on the CPU allows."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def suspended() -> AbstractContextManager[Any]:
 
 
 class ProgramGuard(TorchDispatchMode):
-    """Inside a program: refuses reads of values, shapes that depend on values, and writes to arguments that no device lets programs change.
-
-    Those may write to the caches of the first argument, and to the second, the newest tokens.
+    """Inside a program: refuses reads of values, shapes that depend on values, and writes to arguments that programs may not change. They
+    may only write to the caches of the first argument, and to the second, the newest tokens.
     """
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
@@ -60,7 +59,7 @@ class ProgramGuard(TorchDispatchMode):
 
 
 class BetweenPrograms(TorchDispatchMode):
-    """Between programs: a step may only copy. Anything else would be a program that nobody warmed."""
+    """Between programs: a step may only copy. Anything else would be a program that was not warmed."""
 
     ALLOWED = ("copy_", "_to_copy", "detach", "alias")
 

@@ -1,4 +1,4 @@
-"""A queue that does nothing until somebody waits, as late as a device may be."""
+"""A queue that does nothing until something waits for it: as late as a device may be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgi_core.engine.static import steps
 
 
 class LateEvent:
-    """A place in the queue."""
+    """An event in the queue."""
 
     def __init__(self, queue: LateQueue, end: int) -> None:
         self._queue, self._end = queue, end
@@ -28,7 +28,7 @@ class LateEvent:
 
 
 class LateQueue:
-    """Work that is done when it is waited for, one step ahead."""
+    """Work that is only done when something waits for it, one step ahead."""
 
     in_flight = 2
 
@@ -38,15 +38,15 @@ class LateQueue:
         self._failed: dict[int, Exception] = {}
 
     def run(self, work: Work) -> None:
-        """Put work at the end."""
+        """Append work."""
         self._given.append(work)
 
     def do(self, end: int) -> None:
-        """Do the work before a place."""
+        """Do all work before an event."""
         while self._done < end:
             work = self._given.popleft()
             self._done += 1
-            # What comes from elsewhere is the host's own, which has its tensors on the same CPU.
+            # Other calls are the host's own: its tensors are on the same CPU.
             watch = BetweenPrograms() if work.__module__ == steps.__name__ else nullcontext()
             try:
                 with watch:
@@ -61,11 +61,11 @@ class LateQueue:
         return torch.zeros(count, dtype=dtype)
 
     def record(self) -> LateEvent:
-        """The end as it is now."""
+        """An event at the current end."""
         return LateEvent(self, self._done + len(self._given))
 
     def graphs(self) -> GraphCapturer | str:
-        """None: programs take their place."""
+        """None: programs replace them."""
         return "it runs programs"
 
     def sampler(self) -> StepSampler:

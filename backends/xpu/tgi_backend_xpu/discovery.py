@@ -1,4 +1,4 @@
-"""Looking for Intel GPUs without torch, in the files of their kernel drivers (i915 and xe)."""
+"""Detects Intel GPUs without torch, from the files of their kernel drivers (i915 and xe)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.engine.accelerator.torch_build import torch_build
 VISIBLE = "ZE_AFFINITY_MASK"
 _VENDOR = 0x8086
 _INTEGRATED = "0000:00:02.0"
-"""Where the graphics part of an Intel processor sits on the PCI bus."""
+"""The PCI address of an Intel processor's integrated graphics."""
 
 WANTED = TorchRequirement(
     "xpu",
@@ -28,16 +28,16 @@ _ABSENT = Probe(
 )
 _UNUSED = Probe(
     ProbeStatus.ABSENT,
-    reason="only the graphics part of the processor, and torch is no build for it",
+    reason="only the processor's integrated graphics, and torch is not a build for it",
     hint=f"to use it: {WANTED.install}",
 )
 
 
 def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Probe:
-    """What is found in the system's files under `root`."""
+    """The probe's result from the system's files under `root`."""
     places = find_devices(root)
     devices = [device for _, device in places]
-    # Nearly every Intel desktop has one: it says nothing of what the machine is for, unless torch was chosen for it.
+    # Nearly every Intel desktop has one: it is used only if torch was chosen for it.
     if places and all(place == _INTEGRATED for place, _ in places) and "xpu" not in torch_build():
         return _UNUSED
     mask = environment.get(VISIBLE)
@@ -47,7 +47,7 @@ def probe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -
 
 
 def find_devices(root: Path) -> list[tuple[str, Device]]:
-    """(place on the PCI bus, device) in the order of their nodes."""
+    """(PCI address, device) in the order of their nodes."""
     nodes = sorted(root.glob("sys/class/drm/renderD*/device"), key=lambda node: int(node.parent.name.removeprefix("renderD")))
     return [(node.resolve().name, _device(root, node)) for node in nodes if read_hex(node / "vendor") == _VENDOR]
 

@@ -1,4 +1,4 @@
-"""Paged attention of Intel's extension for PyTorch, where a user still has its last release (2.8, which has ended)."""
+"""Paged attention of Intel's extension for PyTorch, if its last release is installed (2.8, which has reached its end of life)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An Intel GPU as the engine sees it: torch's own `torch.xpu`; nothing of it needs Intel's extension for PyTorch, which has ended."""
+"""An Intel GPU as the engine sees it, through torch's own `torch.xpu`, without Intel's extension for PyTorch, which has reached its end
+of life."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class XpuKit(AcceleratorKit):
 
     def __init__(self, index: int, memory_fraction: float, runtime: Runtime | None = None) -> None:
         if torch.version.xpu is None:
-            raise Unsupported(f"torch {torch.__version__} is no build for Intel GPUs")
+            raise Unsupported(f"torch {torch.__version__} is not a build for Intel GPUs")
         super().__init__(index, memory_fraction, runtime)
         properties = torch.xpu.get_device_properties(self.device)
         self._cores = max(1, properties.gpu_eu_count // _ENGINES_PER_CORE)
@@ -46,7 +47,7 @@ class XpuKit(AcceleratorKit):
         return (XpuKernelsAttention(self.device), IpexAttention(self.device), *self.triton(self._cores), TorchAttention())
 
     def tiles(self) -> TileTable:
-        """Those of its kind."""
+        """The tiles of its kind."""
         return tiles_for(self.runtime.get_device_name(self.device))
 
     def graph(self) -> NewGraph | str:

@@ -1,4 +1,4 @@
-"""The plugin hooks. Importing this module imports no torch."""
+"""The plugin hooks. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ DEFAULTS = {
     "CCL_TOPO_FABRIC_VERTEX_CONNECTION_CHECK": "0",
     "CCL_ZE_CACHE_OPEN_IPC_HANDLES": "0",
 }
-"""What is set for the operator, against stale and unexchangeable memory handles in oneCCL (reports 41663 and 48953 of vLLM)."""
+"""Default environment, against stale and unexchangeable memory handles in oneCCL (vLLM's issues 41663 and 48953)."""
 
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest("xpu", "tgi-core", __version__, api_built=(1, 7), api_requires=(1, 2), device_kind="xpu")
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What the system shows of Intel's devices, and whether the installed torch is built for them."""
+    """Detect Intel's devices, and check that the installed torch is built for them."""
     return probe()
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost where there is no device."""
+    """Load the model. Raises InvalidModel, Unsupported, OutOfMemory, PeerLost; DeviceLost if there is no device."""
     return open_accelerator(options, progress, probe(), DEFAULTS, lambda: _kit(options))
 
 
 @hookimpl
 def backend_plan(options: OpenOptions, free_bytes: int | None) -> object:
-    """What `backend_open` would choose and take. Raises InvalidModel, Unsupported; DeviceLost where there is no device."""
+    """What `backend_open` would choose, and how much memory it would take. Raises InvalidModel, Unsupported; DeviceLost if there is no
+    device."""
     return plan_accelerator(options, free_bytes, probe(), DEFAULTS, lambda: _kit(options))
 
 

@@ -1,7 +1,7 @@
 """Tiles of the Triton attention kernels for Intel GPUs.
 
-Written from what such kernels use there, for the least local memory of the family; nothing here was compiled, since Triton for these
-devices needs a package of its own, or has run.
+Based on what such kernels use there, for the smallest local memory of the family. Nothing here was compiled, since Triton for these
+devices needs its own package, and nothing has run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLES = (
         ),
     ),
 )
-"""One table for all of them."""
+"""One table for all devices."""
 
 
 def tiles_for(name: str) -> TileTable:

@@ -37,7 +37,7 @@ class XpuKernelsAttention(VendorAttention):
     block_sizes: tuple[int, ...] = (64,)
 
     def unsupported(self) -> str:
-        """It imports without its native part, and says so in a flag."""
+        """It can be imported without its native part; a flag says so."""
         return (
             ""
             if getattr(self.library, "FA2_AVAILABLE", True)

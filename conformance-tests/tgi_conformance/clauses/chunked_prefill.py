@@ -17,7 +17,7 @@ LONG = tuple((5 * index + index // 3) % 50 for index in range(23))
 
 
 def finish(stage: Stage, batch: int, id: int, chunk: int) -> int:
-    """Run the rest of a prompt in chunks while other rows go on."""
+    """Run the rest of a prompt in chunks while other rows continue."""
     while stage.row(id).owed:
         row = stage.row(id)
         grants = [stage.grant(row, min(chunk, row.owed))]
@@ -50,7 +50,7 @@ def chunks(scene: Scene) -> None:
     rows=2,
 )
 def rest(scene: Scene) -> None:
-    """It waits while its batch mate decodes, then goes on."""
+    """It waits while its batch mate decodes, then continues."""
     stage = scene.stage()
     waits, mate = stage.request(stage.varied(LONG), take=5), stage.request(stage.prompts[0])
     batch = stage.start(waits, mate)

@@ -1,4 +1,4 @@
-"""A request can be continued from its prompt and the tokens generated so far, as preemption and recovery do."""
+"""A request can be continued from its prompt and the tokens generated so far, as after preemption and recovery."""
 
 from __future__ import annotations
 

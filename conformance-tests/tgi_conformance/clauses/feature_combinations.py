@@ -233,8 +233,8 @@ class Company:
         return batches
 
     def groups(self, specs: Sequence[Spec]) -> Iterator[Sequence[Spec]]:
-        """Yield as many specs at a time as fit. A prefix takes blocks beside those of its row. Places are left for an owner, and for the
-        last two rows of the group before, whose blocks are not free until their steps are read."""
+        """Yield as many specs at a time as fit. A prefix takes blocks in addition to those of its row. Places are left for an owner, and
+        for the last two rows of the group before, whose blocks are not free until their steps are read."""
         promised = self.stage.capacity
         size = promised.groups[0].block_size
         blocks = promised.groups[0].num_blocks // -(-min(promised.max_row_tokens, MIXED_ROW_TOKENS) // size) - 3
@@ -300,10 +300,7 @@ def _merged(one: Spec, other: Spec) -> Spec:
 
 
 def company(scene: Scene, masks: str = OWN, plan: WarmupPlan | None = None, adapted: bool = True) -> Company:
-    """Open a session with everything the backend declares.
-
-    That is masks and, if `adapted`, adapters on the golden checkpoint that has them.
-    """
+    """Open a session with everything the backend declares: masks and, if `adapted`, adapters on the golden checkpoint that has them."""
     masked = masks if Feature.MASKS in scene.declared[0].features else None
     plan = plan or mixed_plan(scene.declared[0].block_sizes)
     setup, names = Setup(plan, masked), tuple[str, ...]()

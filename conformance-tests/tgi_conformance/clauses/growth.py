@@ -54,7 +54,7 @@ def ahead(scene: Scene) -> None:
     rows=2,
 )
 def sit_out(scene: Scene) -> None:
-    """One of two rows pauses and gets a block meanwhile; then both pause once."""
+    """One of two rows pauses and gets a block during the pause; then both pause once."""
     stage = scene.stage()
     stays, pauses = stage.request(stage.prompts[0], want=stage.wants), stage.request(stage.prompts[2], want=stage.wants)
     batch = stage.start(stays, pauses)

@@ -21,7 +21,7 @@ from tgi_conformance.verdict import Level, NotReached
 from tgi_core.backend import Grant, Mixing, OutOfMemory, Request, UnknownBatch
 
 _DIFFERENT = 25
-"""Requests that differ; after them come the same again, which need no further run alone."""
+"""Number of different requests; later ones repeat them, so they need no further run alone."""
 _HALF, _ROOM, _SHORT = 33, 20, 28
 """Rows that start first, and positions that rows may reach: those of `crowd`, and those of every kind."""
 
@@ -68,7 +68,7 @@ def come_and_go(scene: Scene, stage: Stage) -> None:
     Level.L2,
 )
 def wide(scene: Scene) -> None:
-    """66 rows of every kind: all at once, then again and again some leave and others join; at last all are cleared."""
+    """66 rows of every kind: all at once, then some leave and others join repeatedly; in the end all are cleared."""
     here = company(scene)
     stage, kinds = here.stage, cycle(enumerate(here.everyone(), 1))
     room = _short_rows(stage)
@@ -129,7 +129,7 @@ def _short_rows(stage: Stage) -> int:
 
 
 def _owner(here: Company) -> Request:
-    """Build a plain request for whose first two blocks others have a use, or for its first block, if a row has the room."""
+    """Build a plain request whose first two blocks, or first block, others can reuse, if a row has room for that."""
     stage = here.stage
     size = stage.capacity.groups[0].block_size
     most = min(stage.capacity.max_row_tokens, stage.capacity.max_step_tokens) - OWNED_TOKENS

@@ -1,4 +1,4 @@
-"""Mask sources that are particular: about whose mask it is, its bits, time, threads, when they are asked, and what they are told."""
+"""Mask sources with requirements: on whose mask it is, its bits, time, threads, when they are asked, and which tokens they receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_conformance.verdict import Level, Violation
 from tgi_core.backend import Request
 
 _VOCAB_SIZE = 236
-"""29.5 bytes of bits, and so 8 words with 2 bytes to spare: masks that are read from there are of another phase."""
+"""29.5 bytes of bits, so 8 words with 2 bytes to spare: masks read at the wrong offset are of another phase."""
 
 
 def masked_rows(stage: Stage, count: int) -> list[Request]:
@@ -24,7 +24,7 @@ def masked_rows(stage: Stage, count: int) -> list[Request]:
 
 
 def obeyed(stage: Stage, requests: list[Request]) -> None:
-    """Every token is one that the mask of its own request allows. Raises Violation."""
+    """Check that every token is allowed by the mask of its own request. Raises Violation."""
     masks = stage.play.masks
     for request in requests:
         tokens, shift = stage.play.tokens(request.id), phase(masks.kind if masks else None, request.id)
@@ -40,7 +40,7 @@ def obeyed(stage: Stage, requests: list[Request]) -> None:
     rows=2,
 )
 def own(scene: Scene) -> None:
-    """Rows of one age with different masks; the first leaves, another comes, two batches merge the other way round."""
+    """Rows of the same age with different masks; the first leaves, another joins, two batches merge in reverse order."""
     stage = scene.stage(masks=OWN)
     requests = masked_rows(stage, 4)
     batch = stage.decode(stage.start(*requests), steps=2)
@@ -109,7 +109,7 @@ def slow(scene: Scene) -> None:
     rows=2,
 )
 def one_thread(scene: Scene) -> None:
-    """A batch of masked rows by a source that takes long enough to be met by a second thread."""
+    """A batch of masked rows, with a source that is slow enough for a second thread to call it at the same time."""
     stage = scene.stage(masks=SLOW)
     requests = masked_rows(stage, 3)
     stage.decode(stage.start(*requests))
@@ -125,7 +125,7 @@ def one_thread(scene: Scene) -> None:
     rows=2,
 )
 def told_ahead(scene: Scene) -> None:
-    """Steps launched ahead; then a row leaves, so that the others change places, and steps are launched ahead once more."""
+    """Steps launched ahead; then a row leaves, so that the others change places, and steps are launched ahead again."""
     stage = scene.stage(masks=OWN)
     requests = masked_rows(stage, 4)
     batch = _ahead(stage, stage.start(*requests), 3)
@@ -135,7 +135,7 @@ def told_ahead(scene: Scene) -> None:
 
 
 def _ahead(stage: Stage, batch: int, steps: int) -> int:
-    """Steps as far ahead as is promised, all read in the end."""
+    """Launch steps as far ahead as promised, and read them all in the end."""
     unread: list[int] = []
     for _ in range(steps):
         batch = stage.go_on(batch)

@@ -1,4 +1,4 @@
-"""Grammar masks: the source is asked between forward pass and sampling, and what it forbids is never made."""
+"""Grammar masks: the source is asked between forward pass and sampling, and forbidden tokens are never generated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgi_core.backend import Feature, Sampling, Unsupported
 
 
 def _check_told(stage: Stage, made: dict[int, list[int]]) -> None:
-    """The source learned every token but the last, in order, once each."""
+    """Check that the source received every token but the last, in order, once each."""
     masks = stage.play.masks
     for id, tokens in made.items():
         told = masks.told.get(id, []) if masks else []
@@ -47,7 +47,7 @@ def allowed(scene: Scene) -> None:
 
 
 def _forbidden(scene: Scene, stage: Stage) -> tuple[int, ...]:
-    """A prompt after which a row that is not masked begins with what the mask forbids."""
+    """Return a prompt after which an unmasked row begins with a token that the mask forbids."""
     for token in range(64):
         prompt = stage.varied((token, 3))
         if not allows(0, scene.makes_alone(stage.outline(prompt), 1)[0].tokens[0]):
@@ -74,7 +74,7 @@ def told(scene: Scene) -> None:
 
 @clause("masks.no-source", "Where no mask source was given, a masked request is refused.", Level.L1, needs=("masks",))
 def no_source(scene: Scene) -> None:
-    """Unless the session says that it masks without one."""
+    """Unless the session declares that it masks without one."""
     stage = scene.stage()
     request = stage.request(stage.prompts[0])
     if not stage.has(Feature.MASKS):

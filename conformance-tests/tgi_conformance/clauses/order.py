@@ -14,7 +14,7 @@ from tgi_conformance.verdict import DoesNotApply, Level, Violation
 from tgi_core.backend import InvalidRequest
 
 _HELD_S = 3.0
-"""How long a step is held back at most: many times what bookkeeping takes on a machine that is busy."""
+"""Maximum time for which a step is held back: many times what bookkeeping takes on a busy machine."""
 
 
 def four(stage: Stage) -> int:
@@ -133,10 +133,11 @@ def given_up(scene: Scene) -> None:
     rows=3,
 )
 def never_waits(scene: Scene) -> None:
-    """A step that cannot end, for its mask source is held back; a timer lets go of it, so that a session that waits goes on in the end."""
+    """A step that cannot end, because its mask source is held back; a timer releases it, so that a session that waits continues in the
+    end."""
     stage = scene.stage(mixed_plan(scene.declared[0].block_sizes), OWN, shared=True)
     first, second, third = (stage.request(prompt, masked=True) for prompt in stage.prompts[:3])
-    for leaves in (first, third):  # now, because opening a session for it takes longer on some devices than a source is held back
+    for leaves in (first, third):  # now, because opening a session may take longer than the source is held back
         scene.makes_alone(leaves, 2, stage.play.judge.yardstick)
     batch, other = stage.start(first, second), stage.start(third)
     masks = stage.play.masks

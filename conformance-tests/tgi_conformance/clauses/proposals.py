@@ -1,4 +1,4 @@
-"""Tokens that rows propose are advice: whether they are run as drafts or not, no token changes."""
+"""Proposed tokens are advice: whether or not they run as drafts, no token changes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def proposals(scene: Scene) -> None:
     since=(1, 7),
 )
 def silence(scene: Scene) -> None:
-    """Every other row is silent, in turn, with drafts of what it proposed and without; then all of them."""
+    """Every other row is silent, in turn, with and without its proposals as drafts; then all of them."""
     if scene.target.built < (1, 7):
         raise DoesNotApply("it was built against a contract in which rows always propose")
     stage = able(_opened(scene, drafting_plan(scene)))

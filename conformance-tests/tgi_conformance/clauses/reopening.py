@@ -37,13 +37,13 @@ _PROCESS = Path("/proc/self")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process holds: resident bytes, threads, open descriptors."""
+    """Resources of this process: resident bytes, threads, open descriptors."""
 
     num_bytes: int
     threads: int
     descriptors: int
     names: Counter[str]
-    """Of the threads; one that Python has not started goes by what the kernel calls it."""
+    """Names of the threads; those that Python has not started have the kernel's names."""
 
     @classmethod
     def now(cls) -> Self:

@@ -1,6 +1,5 @@
-"""Drafts change no token: a row makes the tokens that it makes without them, only several in a step.
-
-Drafts that are right come from what a row makes alone. The judge compares every token of a step by itself.
+"""Drafts change no token: a row makes the same tokens as without them, only several per step. Right drafts come from what a row makes
+alone. The judge compares each token of a step separately.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def most(stage: Stage) -> int:
 
 
 def texts(scene: Scene, stage: Stage, requests: Iterable[Request], count: int) -> dict[int, Text]:
-    """Return the first `count` tokens of each request alone. Ask before any of them lives: a device may have one session."""
+    """Return the first `count` tokens of each request alone. Call this before any of them is live: a device may allow only one session."""
     yardstick = stage.play.judge.yardstick
     return {
         request.id: [token for row in scene.makes_alone(request, count, yardstick) for token in row.tokens]
@@ -190,7 +189,7 @@ def random(scene: Scene) -> None:
     rows=4,
 )
 def beside(scene: Scene) -> None:
-    """Four roles that go round: all right, none, wrong at once, and sitting out; the rows come from two batches."""
+    """Four roles that rotate: all right, none, wrong at once, and sitting out; the rows come from two batches."""
     stage = open_drafting(scene)
     requests, count = [stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:4]], most(stage)
     made = texts(scene, stage, requests, 1 + 4 * (count + 1))
@@ -233,7 +232,7 @@ def seeds(scene: Scene) -> None:
     situations=("all drafts of a row are kept",),
 )
 def penalties(scene: Scene) -> None:
-    """Each declared penalty, with all that a row can return; the texts are long enough for tokens to come back."""
+    """Each declared penalty, with everything that a row can return; the texts are long enough for tokens to recur."""
     stage = open_drafting(scene)
     hows = [how for how in ways(stage) if any(spec.is_used(how) for spec in _PENALTIES)]
     if not hows:

@@ -1,4 +1,4 @@
-"""What rows that run drafts do to blocks, to steps launched ahead, and to those that join and leave; what is refused; masks, adapters."""
+"""Drafts and blocks, steps launched ahead, rows that join and leave, refusals, masks, and adapters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tgi_core.backend import CapacityExceeded, Feature, Grant, InvalidRequest
     situations=("all drafts of a row are kept", "a row grows by a block"),
 )
 def blocks(scene: Scene) -> None:
-    """Right drafts over two block boundaries, in a step of their own and with blocks granted as they are needed."""
+    """Right drafts across two block boundaries, in a separate step and with blocks granted as needed."""
     stage = open_drafting(scene)
     size, request = block_size(stage), stage.request(stage.prompts[1], want=stage.wants)
     end = min(len(request.tokens) + 2 * size + 1, stage.capacity.max_row_tokens - most(stage) - 2)
@@ -105,7 +105,7 @@ def prefix(scene: Scene) -> None:
     rows=4,
 )
 def drop(scene: Scene) -> None:
-    """One row is filtered out, and its blocks are used again at once; another batch is cleared, then everything."""
+    """One row is filtered out, and its blocks are reused at once; another batch is cleared, then everything."""
     stage = open_drafting(scene)
     requests, count = [stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:4]], most(stage)
     made = texts(scene, stage, requests, 2 + 4 * (count + 1))
@@ -143,7 +143,7 @@ def drop(scene: Scene) -> None:
     rows=2,
 )
 def ahead(scene: Scene) -> None:
-    """Any take above 0 is an InvalidRequest meanwhile; drafts are right, then wrong."""
+    """Until then, any take above 0 is an InvalidRequest; drafts are right, then wrong."""
     stage = open_drafting(scene)
     guessed, mate = (stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:2])
     made = texts(scene, stage, [guessed], 2 + 3 * (most(stage) + 1))[guessed.id]
@@ -169,7 +169,7 @@ def ahead(scene: Scene) -> None:
     rows=4,
 )
 def join(scene: Scene) -> None:
-    """One row joins while all drafts are right, another while they are wrong, where possible with a part of its prompt."""
+    """One row joins while all drafts are right, another while they are wrong, if possible with a part of its prompt."""
     stage = open_drafting(scene)
     old = [stage.request(prompt, want=stage.wants) for prompt in stage.prompts[:2]]
     made = texts(scene, stage, old, 2 + 2 * (most(stage) + 1))
@@ -253,7 +253,7 @@ def refusal(scene: Scene) -> None:
     rows=3,
 )
 def masks(scene: Scene) -> None:
-    """Masked rows beside one that is not, where there is room for it; an error is a token that the mask forbids."""
+    """Masked rows next to an unmasked one, if there is room; a wrong draft is a token that the mask forbids."""
     stage = open_drafting(scene, ALTERNATING)
     prompts = stage.prompts[: min(4, stage.capacity.max_rows)]
     requests = [stage.request(prompt, want=stage.wants, masked=index < 3) for index, prompt in enumerate(prompts)]

@@ -1,4 +1,4 @@
-"""Figures for people: measured and reported, never passed or failed."""
+"""Figures for readers: measured and reported, never passed or failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is shown: with rich on a terminal, as plain lines elsewhere."""
+"""Shows a run: with rich on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 

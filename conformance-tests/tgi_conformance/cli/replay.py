@@ -1,4 +1,4 @@
-"""`tgi-conformance replay`: a recorded failure once more."""
+"""`tgi-conformance replay`: run a recorded failure again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _calls(recording: Recording, target: Target) -> int:
 
 
 def _whole_clause(recording: Recording, target: Target) -> int:
-    """A failure that lies between the calls, not in one of them: its clause is tried again."""
+    """A failure between calls rather than in one of them: its clause is run again."""
     from tgi_conformance.baseline import Alone
     from tgi_conformance.clause_run import run_clause
     from tgi_conformance.clauses import CLAUSES

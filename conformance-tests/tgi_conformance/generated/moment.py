@@ -1,4 +1,4 @@
-"""What is known of a row as it runs in a step, which a generated mutant's condition examines."""
+"""Facts about a row as it runs in a step, which a generated mutant's condition examines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The vendor kit: a backend package that works, and the parts of tgi-core that it is made of.
 
 `tgi-conformance new-backend NAME` writes a copy of `template` under the vendor's name (`kit.writing.new_backend`). What the copy imports,
-each with a docstring of its own:
+each with its own docstring:
 
 * `tgi_core.backend.batch_tracker.BatchTracker`: the bookkeeping of a session. It checks a verb completely, changes nothing if
   it raises, and returns the inputs of a step; a `RowInput` is one row's part of it.

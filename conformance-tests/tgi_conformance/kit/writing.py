@@ -12,15 +12,15 @@ TAKEN = frozenset({"auto", "core", "conformance", "mutant", "mydevice", "none", 
 """Names that mean something else to the server or the suite."""
 
 _ELSEWHERE = {"ci.yml": ".github/workflows/conformance.yml", "gitignore": ".gitignore"}
-"""Where files belong that the template holds under a name that tools of this repository do not act on."""
+"""Final names of template files that are stored under names that this repository's tools ignore."""
 
 
 class CannotWrite(ValueError):
-    """The name or the folder will not do; the message is one line that says why."""
+    """The name or the folder cannot be used; the message is one line that says why."""
 
 
 def new_backend(name: str, folder: Path) -> list[Path]:
-    """Write the package `tgi-backend-<name>` into `folder`, which must not exist or be empty; its files. Raises CannotWrite."""
+    """Write the package `tgi-backend-<name>` into `folder`, which must not exist or be empty. Return its files. Raises CannotWrite."""
     check_name(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CannotWrite(f"{folder}: exists already, and nothing is overwritten; choose another folder with --out")
@@ -39,7 +39,7 @@ def check_name(name: str) -> None:
 
 
 def sources() -> list[Path]:
-    """The template's files, without what tools left beside them."""
+    """The template's files, without those that tools have added."""
     found = [*TEMPLATE.glob("*"), *TEMPLATE.glob("*/*.py")]
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 

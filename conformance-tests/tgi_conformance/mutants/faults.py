@@ -87,7 +87,7 @@ class LateErrorUntyped(Sound):
 
 @mutant("derived-lives", "faults.derived")
 class DerivedLives(Sound):
-    """Only the failed step's own handle dies: batches launched from it meanwhile live on."""
+    """Only the failed step's own handle dies: batches launched from it in the meantime live on."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:

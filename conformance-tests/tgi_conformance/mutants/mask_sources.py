@@ -1,4 +1,4 @@
-"""How masks are fetched: for whom, when, by whom, with what news, and how their bits are read."""
+"""How masks are fetched: for which rows, when, by which thread, with which new tokens, and how their bits are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _ByAge(Source):
         self.kept: dict[int, bytes] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """What the first row of that age got."""
+        """Return what the first row of the same age got."""
         (row,) = rows
         age = self.made[row.request_id] = self.made.get(row.request_id, 0) + len(row.tokens)
         found = super().fill(rows)
@@ -30,7 +30,7 @@ class _ByAge(Source):
 
 @mutant("mask-by-age", "masks.own")
 class MaskByAge(Between):
-    """Masks are kept by how many tokens a row has made, as if all requests had one grammar."""
+    """Masks are cached by how many tokens a row has made, as if all requests had the same grammar."""
 
     source = _ByAge
 
@@ -41,7 +41,7 @@ class _Hasty(Source):
         self.worker = ThreadPoolExecutor(1)
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """What is there at once, else all tokens."""
+        """Return the mask if it comes in time, else one that allows everything."""
         coming = self.worker.submit(super().fill, rows)
         try:
             return coming.result(0.7 * SLOW_S)
@@ -51,7 +51,7 @@ class _Hasty(Source):
 
 @mutant("mask-not-waited-for", "masks.slow")
 class MaskNotWaitedFor(Between):
-    """Masks are filled beside the forward pass; what is not there when it ends counts as no mask."""
+    """Masks are filled during the forward pass; rows whose mask is late run without one."""
 
     source = _Hasty
 
@@ -62,13 +62,13 @@ class _Ready(Source):
         self.ready: dict[int, Future[bytes]] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """What the pool has filled."""
+        """Return what the pool has filled."""
         return self.ready.pop(rows[0].request_id).result()
 
 
 @mutant("masks-by-two-threads", "masks.one-thread")
 class MasksByTwoThreads(Between):
-    """A pool of threads fills the masks of a step (xgrammar's batch filling, over a source that is not made for it)."""
+    """A pool of threads fills the masks of a step (xgrammar's batch filling, over a source that is not thread-safe)."""
 
     source = _Ready
 
@@ -86,14 +86,14 @@ class MasksByTwoThreads(Between):
 
 class _Behind(Source):
     late = False
-    """Whether a step is launched that is not computed yet."""
+    """Whether a launched step has not been computed yet."""
 
     def __init__(self, real: Any) -> None:
         super().__init__(real)
         self.owed: dict[int, tuple[int, ...]] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """One token behind, where a step is unread."""
+        """Report tokens one behind if a step is unread."""
         (row,) = rows
         news = (*self.owed.pop(row.request_id, ()), *row.tokens)
         if self.late:
@@ -104,7 +104,7 @@ class _Behind(Source):
 
 @mutant("told-when-read", "masks.told-ahead")
 class ToldWhenRead(Between):
-    """The tokens of several masked rows are told from what was read last: behind by one where a step runs ahead."""
+    """The tokens of several masked rows are reported from what was read last: one behind if a step runs ahead."""
 
     source = _Behind
 
@@ -119,7 +119,7 @@ class _Seats(Source):
     moved = False
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """A token that is not its own, for a row that has moved up."""
+        """Report a wrong token for a row that has moved up."""
         (row,) = rows
         if self.moved and row.tokens:
             row = replace(row, tokens=((row.tokens[0] + 1) % 24,))
@@ -128,8 +128,8 @@ class _Seats(Source):
 
 @mutant("told-by-slot", "masks.told-ahead")
 class ToldBySeat(Between):
-    """The newest tokens lie by place on the device; after rows have left, and with a step ahead, each is told of the row that now sits
-    there."""
+    """The newest tokens are stored by place on the device; after rows have left, and with a step ahead, each is reported for the row that
+    is now in that place."""
 
     source = _Seats
 
@@ -147,32 +147,32 @@ class ToldBySeat(Between):
 
 class _Worker(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """By another thread each time."""
+        """Fill in a new thread each time."""
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(super().fill, rows).result()
 
 
 @mutant("masks-from-a-worker")
 class MasksFromAWorker(Between):
-    """A thread of its own fills the masks, and is waited for."""
+    """A separate thread fills the masks, and the session waits for it."""
 
     source = _Worker
 
 
 class _Batched(Source):
-    """The masks of a step, asked for together; cut apart and read in some way."""
+    """Requests the masks of a step together, then splits and reads them in some way."""
 
     def __init__(self, real: Any) -> None:
         super().__init__(real)
         self.cut: dict[int, bytes] = {}
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """What was cut off for the row; at the positions of its drafts, what it asks for by itself."""
+        """Return the row's part; at the positions of its drafts, a mask requested separately."""
         found = self.cut.pop(rows[0].request_id, None)
         return self.read(self.real.fill(rows)) if found is None else found
 
     def ask(self, rows: tuple[MaskRow, ...], vocab_size: int) -> None:
-        """Once for a step."""
+        """Request the masks of a step."""
         bits = self.real.fill(rows)
         stride, width = self.stride(vocab_size), len(bits) // len(rows)
         for place, row in enumerate(rows):
@@ -184,13 +184,13 @@ class _Batched(Source):
         return 4 * -(-vocab_size // 32)
 
     def read(self, bits: bytes) -> bytes:
-        """One row's, as they were meant."""
+        """Return one row's bits, as specified."""
         return bits
 
 
 @mutant("masks-of-a-step")
 class MasksOfAStep(Between):
-    """The masks of a step are asked for in one call."""
+    """The masks of a step are requested in one call."""
 
     source: type[Source] = _Batched
 
@@ -214,7 +214,7 @@ class _ByBytes(_Batched):
 
 @mutant("mask-rows-by-bytes", "masks.layout")
 class MaskRowsByBytes(MasksOfAStep):
-    """A row's mask is taken to end with the byte that holds the last token: right where that fills the last word."""
+    """A row's mask is assumed to end with the byte of the last token, which is only right if that byte ends the last word."""
 
     source = _ByBytes
 
@@ -234,20 +234,20 @@ class MaskBitsMirrored(MasksOfAStep):
 
 class _BigEndian(_Batched):
     def read(self, bits: bytes) -> bytes:
-        """Each word the other way round."""
+        """Reverse the bytes of each word."""
         return b"".join(bits[place : place + 4][::-1] for place in range(0, len(bits), 4))
 
 
 @mutant("mask-words-big-endian", "masks.layout")
 class MaskWordsBigEndian(MasksOfAStep):
-    """Words of masks are read in the byte order of another machine."""
+    """Words of masks are read in the wrong byte order."""
 
     source = _BigEndian
 
 
 @mutant("mask-before-prompt-ends", "masks.complete-prompts")
 class MaskBeforePromptEnds(Between):
-    """Every masked row of a step is asked for, also those whose prompt goes on in the next one."""
+    """Masks are requested for every masked row of a step, even if its prompt continues in the next one."""
 
     def _compute(self, launch: LaunchedStep) -> None:
         early = tuple(
@@ -272,7 +272,7 @@ class FilterWaits(Sound):
 
 @mutant("clear-waits", "order.never-waits")
 class ClearWaits(Sound):
-    """As for filter, where a batch is dropped."""
+    """The same for a batch that is dropped."""
 
     @hookimpl
     def clear(self, batch: Handle | None) -> Cleared:

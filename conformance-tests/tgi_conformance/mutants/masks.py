@@ -17,13 +17,13 @@ class Source:
         self.real = real
 
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """As it is."""
+        """Pass the call on."""
         found: bytes = self.real.fill(rows)
         return found
 
 
 class Between(Sound):
-    """A session whose mask source is spied upon."""
+    """A session whose mask source is wrapped."""
 
     source: type[Source] = Source
 
@@ -47,33 +47,33 @@ class FirstTokenUnmasked(Between):
 
 class _Twice(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """Every token is told twice."""
+        """Report every token twice."""
         return super().fill(tuple(replace(row, tokens=row.tokens * 2) for row in rows))
 
 
 @mutant("tokens-told-twice", "masks.told")
 class TokensToldTwice(Between):
-    """A retry tells the grammar the same token again, which walks its state on (vllm structured output under preemption)."""
+    """A retry reports the same token again, which advances the grammar's state (vllm structured output under preemption)."""
 
     source = _Twice
 
 
 class _Never(Source):
     def fill(self, rows: tuple[MaskRow, ...]) -> bytes:
-        """No token is told."""
+        """Report no tokens."""
         return super().fill(tuple(replace(row, tokens=()) for row in rows))
 
 
 @mutant("tokens-not-told", "masks.told")
 class TokensNotTold(Between):
-    """The grammar stands still."""
+    """The grammar never advances."""
 
     source = _Never
 
 
 @mutant("mask-for-all", "masks.allowed")
 class MaskForAll(Sound):
-    """One masked row masks its mates (a mask broadcast over the batch)."""
+    """One masked row masks its batch mates (a mask broadcast over the batch)."""
 
     def _compute(self, launch: Any) -> None:
         self._any = any(row_input.row.request.masked for row_input in launch.row_inputs)
@@ -90,11 +90,11 @@ class MaskForAll(Sound):
 
 @mutant("mask-fault-ends-step", "masks.row-fault")
 class MaskFaultEndsStep(Sound):
-    """One row's empty mask is everybody's error."""
+    """One row's empty mask fails the whole step."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The whole step fails."""
+        """Fail the step."""
         found = super().rows(step)
         if any(row.fault for row in found.rows):
             raise OutOfMemory("a mask allows nothing")
@@ -103,11 +103,11 @@ class MaskFaultEndsStep(Sound):
 
 @mutant("mask-fault-as-nan", "masks.row-fault", "masks.fault-ahead")
 class MaskFaultAsNan(Sound):
-    """A softmax over nothing is NaN, and is told as such."""
+    """A softmax over nothing is NaN, and is reported as such."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """The wrong kind."""
+        """Return the wrong kind of fault."""
         found = super().rows(step)
         return replace(
             found,
@@ -117,22 +117,22 @@ class MaskFaultAsNan(Sound):
 
 @mutant("mask-fault-picks-token", "masks.row-fault")
 class MaskFaultPicksToken(Sound):
-    """Where nothing is allowed, token 0 is made."""
+    """If nothing is allowed, token 0 is generated."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Argmax of nothing."""
+        """Return the argmax of nothing."""
         found = super().rows(step)
         return replace(found, rows=tuple(replace(row, fault=None, tokens=(0,)) if row.fault else row for row in found.rows))
 
 
 @mutant("failed-row-returns", "masks.fault-ahead")
 class FailedRowReturns(Sound):
-    """A row that failed is in the step that was launched before the failure was known, and takes its mates' place there."""
+    """A failed row is in the step that was launched before the failure was known, and takes its batch mates' place there."""
 
     @hookimpl
     def rows(self, step: Step) -> Rows:
-        """Its mate is missing instead."""
+        """Drop the mate's row instead."""
         failed = bool(self._failed)
         found = super().rows(step)
         return replace(found, rows=()) if failed and not any(row.fault for row in found.rows) else found

@@ -134,7 +134,7 @@ class LogprobsOfThePlainModel(Sound):
 
 @mutant("seed-lost-behind-prefix", "pairs.seeds", "pairs.prefix")
 class SeedLostBehindPrefix(Altered):
-    """Rows that start behind a prefix take another path to their place, where the seed is not copied."""
+    """Rows that start behind a prefix take another code path, in which the seed is not copied."""
 
     def change(self, row_input: RowInput, request: Request) -> Request:
         """Return the request with seed 0."""

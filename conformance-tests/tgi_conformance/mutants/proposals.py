@@ -1,4 +1,4 @@
-"""Proposals: more than there may be, tokens that are none, and guesses taken for tokens."""
+"""Proposals: too many, invalid tokens, and guesses treated as tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProposalsUnasked(Sound):
 
 @mutant("proposals-padded", "speculation.proposals")
 class ProposalsPadded(Sound):
-    """Where a speculator is not sure it guesses nothing, and its array is padded with -1."""
+    """If a speculator is not sure, it guesses nothing, and its array is padded with -1."""
 
     def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
         return (*super()._propose(row, count)[:-1], -1)
@@ -28,7 +28,7 @@ class ProposalsPadded(Sound):
 
 @mutant("proposals-kept", "speculation.proposals")
 class ProposalsKept(Sound):
-    """A guess is left in the row, which goes on from it (a draft model that appends to the row it is given)."""
+    """A guess stays in the row, which continues from it (a draft model that appends to the row it is given)."""
 
     def _propose(self, row: RowState, count: int) -> tuple[int, ...]:
         proposed = super()._propose(row, count)
@@ -48,7 +48,7 @@ class ProposalsWithinPrompt(Sound):
 
 @mutant("proposals-unwanted", "speculation.silence")
 class ProposalsUnwanted(Sound):
-    """The speculator guesses for all rows of a step, also for those that are told not to propose."""
+    """The speculator guesses for all rows of a step, even for those that are told not to propose."""
 
     def _run(self, row_input: RowInput) -> Row:
         return super()._run(replace(row_input, propose=True))

@@ -1,4 +1,4 @@
-"""Drafts: what is accepted, and by which random number, penalties and mask."""
+"""Drafts: what is accepted, and with which random number, penalties and mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tgi_core.backend.masking import allowed_tokens
 
 
 class Cut(Sound):
-    """Runs only some of a row's drafts, and says that it ran all."""
+    """Runs only some of a row's drafts, but reports that it ran all."""
 
     def count(self, row_input: RowInput) -> int:
         """Return how many drafts to run."""
@@ -30,7 +30,7 @@ class Cut(Sound):
 
 @mutant("no-bonus-token", "speculation.accept")
 class NoBonusToken(Cut):
-    """Nothing follows the last draft, whose logits are there and are thrown away (several early implementations)."""
+    """No token follows the last draft: its logits are computed but discarded (several early implementations)."""
 
     def count(self, row_input: RowInput) -> int:
         """Treat the last draft as a bonus token."""
@@ -57,7 +57,7 @@ class OneTooManyKept(Sound):
 
 @mutant("draft-for-token", "speculation.reject", "speculation.random")
 class DraftForToken(Sound):
-    """Where a token is not the draft, the draft is returned instead (an index into the wrong one of two arrays)."""
+    """If a token is not the draft, the draft is returned instead (an index into the wrong one of two arrays)."""
 
     def _verify(self, row_input: RowInput, states: list[int]) -> Row:
         made = super()._verify(row_input, states)
@@ -115,7 +115,7 @@ class TopOfTheLast(Sound):
 
 
 class ByTheFirst(Sound):
-    """Chooses all tokens of a step by something of its first position."""
+    """Chooses all tokens of a step with something from its first position."""
 
     def during(self, known: int) -> AbstractContextManager[Any]:
         """Return a context in which it does; the row has `known` tokens before the step."""
@@ -141,7 +141,7 @@ class PenaltiesWithoutDrafts(ByTheFirst):
     """Penalties count the tokens before the step (TGI's speculation with n-grams and with Medusa)."""
 
     def during(self, known: int) -> AbstractContextManager[Any]:
-        """Pass over the later tokens."""
+        """Ignore the later tokens."""
         sound = formula.distribution
 
         def distribution(logits: Any, how: Any, tokens: Sequence[int], *others: Any) -> dict[int, float]:
@@ -167,7 +167,7 @@ class MaskOfTheFirst(ByTheFirst):
 
 @mutant("source-told-drafts", "speculation.masks")
 class SourceToldDrafts(Sound):
-    """The mask source hears of the draft that was rejected, and its grammar is not rolled back."""
+    """The mask source receives the rejected draft, and its grammar is not rolled back."""
 
     def _verify(self, row_input: RowInput, states: list[int]) -> Row:
         made = super()._verify(row_input, states)
@@ -183,7 +183,7 @@ class SourceToldDrafts(Sound):
 
 @mutant("fault-not-reached", "speculation.mask-fault")
 class FaultNotReached(Sound):
-    """The masks of all positions are checked before any token is chosen: an empty one ends a row that would not have come there."""
+    """The masks of all positions are checked before any token is chosen: an empty one ends a row that would not have got that far."""
 
     def _verify(self, row_input: RowInput, states: list[int]) -> Row:
         made = super()._verify(row_input, states)
@@ -196,7 +196,7 @@ class FaultNotReached(Sound):
 
 @mutant("fault-loses-tokens", "speculation.mask-fault")
 class FaultLosesTokens(Sound):
-    """A row that fails at a later position returns nothing of what it made before."""
+    """A row that fails at a later position returns none of its earlier tokens."""
 
     def _verify(self, row_input: RowInput, states: list[int]) -> Row:
         made = super()._verify(row_input, states)
@@ -205,14 +205,14 @@ class FaultLosesTokens(Sound):
 
 @mutant("shortest-drafts-for-all", "speculation.beside")
 class ShortestDraftsForAll(Cut):
-    """A step has one number of drafts, its shortest row's: the drafts beyond it are passed over."""
+    """A step has one number of drafts, that of the row with the fewest: further drafts are ignored."""
 
     def _compute(self, launch: LaunchedStep) -> None:
         self._shortest = min((len(row_input.drafts) for row_input in launch.row_inputs), default=0)
         super()._compute(launch)
 
     def count(self, row_input: RowInput) -> int:
-        """Return the shortest row's."""
+        """Return the smallest number."""
         return self._shortest
 
 
@@ -234,5 +234,5 @@ class DraftsLostWhenJoining(Cut):
         super()._compute(launch)
 
     def count(self, row_input: RowInput) -> int:
-        """Return none beside a prompt."""
+        """Return none next to a prompt."""
         return 0 if self._prompts else len(row_input.drafts)

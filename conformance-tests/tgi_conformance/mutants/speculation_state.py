@@ -34,7 +34,7 @@ class ComputedNotTakenBack(Sound):
 
 
 class Remembering(Sound):
-    """Keeps what rejected drafts left in the cache, by slot."""
+    """Keeps the states of rejected drafts, by slot."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -90,7 +90,7 @@ class DraftsPastBlock(Sound):
 
 @mutant("drafts-forgotten-by-filter", "speculation.drop")
 class DraftsForgottenByFilter(Cut):
-    """A filter makes a new batch, in which the drafts of the step under way are not found."""
+    """A filter makes a new batch, in which the drafts of the step in flight are not found."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -111,7 +111,7 @@ class DraftsForgottenByFilter(Cut):
 
 
 class Granting(Sound):
-    """Changes grants before they are looked at."""
+    """Changes grants before they are checked."""
 
     def granted(self, grant: Grant, row: RowState) -> Grant:
         """Return another grant."""
@@ -119,7 +119,7 @@ class Granting(Sound):
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
-        """With the other grants."""
+        """Decode with the changed grants."""
         return super().decode(batches, tuple(self._changed(grants)))
 
     def _changed(self, grants: Sequence[Grant]) -> list[Grant]:
@@ -129,7 +129,7 @@ class Granting(Sound):
 
 @mutant("waits-in-silence", "speculation.ahead")
 class WaitsInSilence(Granting):
-    """A row whose drafts are unread sits out a step that was to run it: the core believes that it has run."""
+    """A row whose drafts are unread sits out a step that should run it, and the core believes that it has run."""
 
     def granted(self, grant: Grant, row: RowState) -> Grant:
         """Take 0."""

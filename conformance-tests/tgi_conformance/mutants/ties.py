@@ -49,7 +49,7 @@ class TopKKeepsEquals(Sound):
 
 
 class _Head(list[int]):
-    """An order of which every slice is `kept`."""
+    """An order whose every slice is `kept`."""
 
     def __init__(self, kept: list[int], order: list[int]) -> None:
         super().__init__(order)

@@ -232,7 +232,7 @@ class PlanTakenLiterally(Sound):
 
 @mutant("blocks-by-plan-only", "open.partial-plan")
 class BlocksByPlanOnly(Sound):
-    """The number of blocks is always given in the vendor's own tests, but never by a server, which wants all that memory holds."""
+    """The number of blocks is always given in the vendor's own tests, but never by a server, which wants as many as fit in memory."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -244,7 +244,7 @@ class BlocksByPlanOnly(Sound):
 
 @mutant("block-size-undeclared", "open.partial-plan")
 class BlockSizeUndeclared(Sound):
-    """The default block size is not among those declared."""
+    """The default block size is not among the declared ones."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:

@@ -1,4 +1,4 @@
-"""What changed between two reports of a backend: what is granted, and which clauses have another verdict."""
+"""Changes between two reports of a backend: what is granted, and which clauses have another verdict."""
 
 from __future__ import annotations
 

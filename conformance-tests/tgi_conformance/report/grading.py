@@ -1,4 +1,4 @@
-"""What a list of results grants: levels, the profile `text-core`, and each extended feature.
+"""Grades of a list of results: levels, the profile `text-core`, and each extended feature.
 
 The functions are pure, so that `verify` can repeat them.
 """

@@ -1,2 +1,2 @@
-"""What device packages for accelerators share: finding a device without torch, a kit over torch's own device module, attention
-libraries of vendors. Names no device."""
+"""Shared code of accelerator packages: finding a device without torch, a kit over torch's own device module, vendors' attention
+libraries. Names no device."""

@@ -1,4 +1,5 @@
-"""What the system's files say of devices: those of kernel drivers, and of processes that have a device open. Imports no torch."""
+"""Information about devices from the system's files: those of kernel drivers, and of processes that have a device open. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 
 
 def read_text(file: Path) -> str:
-    """A driver's file without white space around it; empty if it is not there or cannot be read."""
+    """The contents of a driver's file, stripped; empty if it is missing or cannot be read."""
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -14,7 +15,7 @@ def read_text(file: Path) -> str:
 
 
 def read_hex(file: Path) -> int:
-    """A number, like those of vendors on the PCI bus; 0 if there is none."""
+    """A number in a file, such as a vendor's on the PCI bus; 0 if there is none."""
     try:
         return int(read_text(file), 16)
     except ValueError:
@@ -22,7 +23,7 @@ def read_hex(file: Path) -> int:
 
 
 def holder(node: str, root: Path) -> tuple[int, str] | None:
-    """The process that has a device node open, and its command, as far as this user may see; None if there is none."""
+    """The process that has a device node open, and its command, as far as this user can see; None if there is none."""
     for link in (root / "proc").glob("[0-9]*/fd/*"):
         try:
             if str(link.readlink()) == node:

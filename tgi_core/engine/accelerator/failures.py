@@ -77,7 +77,7 @@ def device_failure(error: BaseException, texts: FailureTexts) -> BackendError | 
 
 @contextmanager
 def device_errors(texts: FailureTexts, loader: str = "") -> Iterator[None]:
-    """Raises the contract's errors in place of a vendor's. While `loader` loads a model, what it cannot take is InvalidModel."""
+    """Raises the contract's errors in place of a vendor's. While `loader` loads a model, its other errors become InvalidModel."""
     try:
         yield
     except (AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The memory that captured graphs share, and what a failed capture leaves behind in torch.
+"""The memory that captured graphs share, and cleaning up in torch after a failed capture.
 
 Until 2.12 torch's allocator stays in the capture when ending it fails: `CUDAGraph::capture_end` raises before it calls
 `endAllocateToPool`. From then on `empty_cache` does nothing and no allocation is retried, in the whole process.
@@ -23,7 +23,7 @@ _MENDED = "2.12"
 
 
 def abandon_pool(device: torch.device, pool: Any) -> None:
-    """End allocation from the pool of a capture that failed, and release the pool, where torch has left that undone."""
+    """End allocation from the pool of a capture that failed, and release the pool, if torch has not done so."""
     if torch.torch_version.TorchVersion(TORCH) >= _MENDED:
         return
     for verb in ("endAllocateToPool", "releasePool"):
@@ -35,7 +35,7 @@ def abandon_pool(device: torch.device, pool: Any) -> None:
 
 @contextmanager
 def syncs_refused(runtime: Runtime) -> Iterator[None]:
-    """Inside, an operator that waits for the device raises RuntimeError with its reason, on devices whose runtime can tell."""
+    """Inside, an operator that waits for the device raises RuntimeError with its reason, if the device's runtime can detect that."""
     switch = getattr(runtime, "set_sync_debug_mode", None)
     if switch is None:
         yield

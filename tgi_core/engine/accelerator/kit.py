@@ -37,14 +37,14 @@ from tgi_core.engine.triton.provider import FP8_DTYPES, TritonAttention
 from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
-"""Dtypes by the names that operators give."""
+"""Dtypes by the names that users give."""
 
 OPERATORS = "TGI_OPERATORS"
 """The environment variable that switches fused operators and the fused sampler off: `torch`."""
 
 DRIVER_BYTES = 256 << 20
-"""Device memory that is left to the driver where the operator leaves none: code that is loaded at its first call, and other libraries' own
-allocations, are not in torch's account."""
+"""Minimum device memory left to the driver: torch does not count code that is loaded at its first call, and other libraries' own
+allocations."""
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -53,7 +53,7 @@ class AcceleratorKit(ABC):
     """One device of a machine, for one rank."""
 
     name: str
-    """The backend's."""
+    """The backend's name."""
     device_type: str
     """torch's device type."""
     collectives: str
@@ -71,7 +71,7 @@ class AcceleratorKit(ABC):
         self._without: dict[str, Kernel] = {}
         count = self.runtime.device_count()
         if index >= count:
-            raise Unsupported(f"rank {index} of this machine needs a device of its own, and {count} can be used")
+            raise Unsupported(f"rank {index} of this machine needs its own device, but only {count} can be used")
         self.runtime.set_device(self.device)
 
     @abstractmethod
@@ -79,7 +79,7 @@ class AcceleratorKit(ABC):
         """All attention providers for this device, best first; plain torch last."""
 
     def tiles(self) -> TileTable:
-        """The tiles of our own kernels on this device. Raises LookupError when there are none."""
+        """Tile sizes of our own kernels on this device. Raises LookupError if there are none."""
         raise LookupError(f"no tiles for {self.runtime.get_device_name(self.device)}")
 
     def with_cache(self, asked: str) -> Self:
@@ -99,7 +99,7 @@ class AcceleratorKit(ABC):
         return self
 
     def triton(self, multiprocessors: int) -> Sequence[AttentionProvider]:
-        """Our own kernels' provider, where there are tiles for the device."""
+        """The provider of our own kernels, if there are tiles for the device."""
         try:
             return (TritonAttention(self.tiles(), multiprocessors),)
         except LookupError as reason:
@@ -107,7 +107,7 @@ class AcceleratorKit(ABC):
             return ()
 
     def attention(self) -> Sequence[AttentionProvider]:
-        """Attention providers, best first; those that `TGI_<NAME>_ATTENTION` lists by name, where the operator has set it."""
+        """Attention providers, best first; if the operator has set `TGI_<NAME>_ATTENTION`, those that it names."""
         asked = os.environ.get(self._variable("attention"), "")
         found = {provider.name: provider for provider in self.providers()}
         if not asked:
@@ -119,10 +119,10 @@ class AcceleratorKit(ABC):
 
     @abstractmethod
     def graph(self) -> NewGraph | str:
-        """How a new graph is made, or why decode steps are not captured on this device."""
+        """How to create a graph, or why decode steps are not captured on this device."""
 
     def queue(self) -> DeviceQueue:
-        """A stream of the device. What the operator has switched off is off: `TGI_<NAME>_GRAPHS`, `TGI_<NAME>_RUN_AHEAD`."""
+        """A stream of the device. The operator can switch graphs and running ahead off: `TGI_<NAME>_GRAPHS`, `TGI_<NAME>_RUN_AHEAD`."""
         in_flight = 1 if self._switched("run_ahead") else 2
         return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
 
@@ -140,22 +140,20 @@ class AcceleratorKit(ABC):
         )
 
     def _verified(self) -> Kernel:
-        """Whether this version of the package has been run on a device, by the report that it holds."""
+        """Whether this version of the package has been run on a device, according to the report that it contains."""
         package = f"tgi_backend_{self.name}"
         if is_verified(package):
             return Kernel("verified_on_hardware", "true", f"{package} holds a report of the conformance suite on a device")
         return Kernel("verified_on_hardware", "false", f"no report of the conformance suite on a device is in {package}")
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:
-        """The dtype asked for, or the stored one; float16 for bfloat16 on devices that don't compute it, when nobody asked."""
+        """The requested dtype, or the stored one; without a request, float16 for bfloat16 on devices that don't compute it."""
         wanted = stored if asked == "auto" else DTYPES.get(asked)
         if wanted not in DTYPES.values():
             raise Unsupported(f"dtype {asked if asked != 'auto' else stored}: this device runs {', '.join(DTYPES)}")
         if wanted is torch.bfloat16 and not self.runtime.is_bf16_supported(including_emulation=False):
             if asked != "auto":
-                raise Unsupported(
-                    f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not compute it; take float16"
-                )
+                raise Unsupported(f"dtype bfloat16: {self.runtime.get_device_name(self.device)} does not support it; use float16")
             return torch.float16
         return cast(torch.dtype, wanted)
 
@@ -168,7 +166,7 @@ class AcceleratorKit(ABC):
         return TorchLoraKernel(weights)
 
     def free_bytes(self) -> int:
-        """What the driver has free now, less the operator's reserve, which is at least what the driver may still take."""
+        """Bytes that the driver reports as free now, less the operator's reserve, which is at least `DRIVER_BYTES`."""
         self.runtime.empty_cache()
         free, total = self.runtime.mem_get_info(self.device)
         return max(0, free - max(DRIVER_BYTES, total - int(self._memory_fraction * total)))
@@ -178,7 +176,7 @@ class AcceleratorKit(ABC):
         return 256
 
     def default_step_tokens(self) -> int:
-        """A prefill chunk that fills the device, and holds up decode rows for tens of milliseconds only."""
+        """A prefill chunk that fills the device, but holds up decode rows for only tens of milliseconds."""
         return 8192
 
     def table_refusal(self) -> str:
@@ -186,11 +184,11 @@ class AcceleratorKit(ABC):
         return ""
 
     def table_runner(self, weights: DecoderWeights, progress: Progress) -> TableRunner:
-        """A decoder's table with fused kernels where Triton is, with torch's operators elsewhere. Raises UnsupportedFamily."""
+        """A decoder's table, with fused kernels if Triton is installed, else with torch's operators. Raises UnsupportedFamily."""
         return PagedDecoderRunner(self, weights, self._operators(), progress)
 
     def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
-        """What `table_runner` would make. Raises UnsupportedFamily."""
+        """The plan of the runner that `table_runner` would make. Raises UnsupportedFamily."""
         _, provider, kernels = choose_parts(table, dtype, self, self._operators())
         return TablePlan(kernels, PagedDecoderRunner.features, provider.block_sizes, PagedDecoderRunner.spare_blocks)
 
@@ -206,7 +204,7 @@ class AcceleratorKit(ABC):
         return (TritonOperators(), TorchOperators())
 
     def _sampler(self) -> StepSampler:
-        """Our kernels where they agree with torch's sampler, which is the fallback."""
+        """Our kernels if they agree with torch's sampler, which is the fallback."""
         plain = TorchSampler(self.precision)
         if self._only_torch() or probing.probe():
             return plain
@@ -231,7 +229,7 @@ class AcceleratorKit(ABC):
         return self._switched("graphs") or self.graph()
 
     def _switched(self, what: str) -> str:
-        """The reason, where the operator has switched something off by an environment variable."""
+        """The reason, if the operator has switched something off with an environment variable."""
         variable = self._variable(what)
         return f"{variable}=off" if os.environ.get(variable, "").lower() in ("off", "0", "false") else ""
 

@@ -1,4 +1,4 @@
-"""Opening a model on an accelerator. Importing this module imports no torch."""
+"""Opening a model on an accelerator. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def open_accelerator(
     options: OpenOptions, progress: Progress, found: Probe, defaults: Mapping[str, str], kit: Callable[[], DeviceKit]
 ) -> object:
-    """A session on the device that was `found`. `defaults` go into the environment where the operator has set nothing, before `kit`
-    loads torch. Raises InvalidModel, Unsupported, OutOfMemory; DeviceLost where there is no device."""
+    """A session on the device that was `found`. `defaults` are put into the environment, unless the operator has set them, before `kit`
+    loads torch. Raises InvalidModel, Unsupported, OutOfMemory; DeviceLost if there is no device."""
     _prepare(options, found, defaults)
     from tgi_core.engine.open_model import open_session
 
     session = open_session(options, kit(), progress)
-    if options.group.world == 1 and len(found.devices) == 1:  # a second rank would need a device of its own
+    if options.group.world == 1 and len(found.devices) == 1:  # every rank needs its own device
         session.declare(features=session.capabilities().features - {Feature.TENSOR_PARALLEL})
     return session
 
@@ -33,8 +33,8 @@ def open_accelerator(
 def plan_accelerator(
     options: OpenOptions, free_bytes: int | None, found: Probe, defaults: Mapping[str, str], kit: Callable[[], DeviceKit]
 ) -> object:
-    """What `open_accelerator` would choose and take; see `backend_plan`. Raises InvalidModel, Unsupported; DeviceLost where there is no
-    device."""
+    """What `open_accelerator` would choose and how much memory it would take; see `backend_plan`. Raises InvalidModel, Unsupported;
+    DeviceLost if there is no device."""
     _prepare(options, found, defaults)
     from tgi_core.engine.planning import plan_session
 

@@ -18,7 +18,7 @@ Translate = Callable[[Exception], BackendError | None]
 
 
 class TorchGraph(Protocol):
-    """A graph as torch's device modules have it (`CUDAGraph` and its likes)."""
+    """A graph of torch's device modules, such as `CUDAGraph`."""
 
     def capture_begin(self, pool: Any = ..., capture_error_mode: str = ...) -> None:
         """Start capturing the current stream."""
@@ -34,10 +34,10 @@ NewGraph = Callable[[], TorchGraph]
 
 
 class DeviceEvent(Protocol):
-    """A place in a device's stream, as torch's device modules have it."""
+    """An event in a device's stream, as in torch's device modules."""
 
     def synchronize(self) -> None:
-        """Return when all before it is done. Raises RuntimeError for what that failed with."""
+        """Wait until everything before it is done. Raises RuntimeError if that failed."""
 
 
 class StreamEvent:
@@ -47,7 +47,7 @@ class StreamEvent:
         self._event, self._translate = event, translate
 
     def wait(self) -> None:
-        """Return when all that was enqueued before is done. Raises what that failed with."""
+        """Wait until everything enqueued before is done. Raises its failure."""
         try:
             self._event.synchronize()
         except RuntimeError as error:
@@ -66,16 +66,15 @@ class StreamGraph:
 
 
 class StreamGraphs:
-    """Makes graphs that share one pool."""
+    """Captures graphs that share one pool."""
 
     def __init__(self, queue: StreamQueue, new: NewGraph) -> None:
         self._queue, self._new = queue, new
         self._pool: Any = None
 
     def capture(self, work: Work) -> StreamGraph:
-        """Run the work, once freely and once with waits for the device refused, then capture it.
-
-        Raises CannotCapture, OutOfMemory, or what the device failed with for good.
+        """Run the work, once normally and once with waits for the device refused, then capture it. Raises CannotCapture, OutOfMemory, or
+        the device's permanent failure.
         """
         self._queue.run(work)
         self._queue.wait()
@@ -95,7 +94,7 @@ class StreamGraphs:
     def _record(self, graph: TorchGraph, work: Work) -> None:
         if self._pool is None:
             self._pool = self._queue.runtime.graph_pool_handle()
-        # Other threads may allocate or wait meanwhile: what they do is no fault of this capture.
+        # Other threads may allocate or wait in the meantime; that must not fail this capture.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             try:
@@ -108,7 +107,7 @@ class StreamGraphs:
             raise
 
     def release(self) -> None:
-        """Forget the pool; it is given back with the last of its graphs."""
+        """Drop the pool; it is freed with the last of its graphs."""
         self._pool = None
 
 
@@ -140,7 +139,7 @@ class StreamQueue:
         return torch.zeros(count, dtype=dtype).pin_memory()
 
     def record(self) -> StreamEvent:
-        """The end of the queue as it is now."""
+        """An event at the current end of the queue."""
         event = self.runtime.Event()
         event.record(self._stream)
         return StreamEvent(event, self._translate)
@@ -154,20 +153,20 @@ class StreamQueue:
         return self._sampler
 
     def wait(self) -> None:
-        """Until the device is done."""
+        """Wait until the device is done."""
         self.runtime.synchronize(self.device)
 
     def measured(self, work: Work) -> Usage:
-        """Run the work, wait, and say what memory it took."""
+        """Run the work, wait, and return the memory that it took."""
         self.wait()
         self.runtime.empty_cache()
         self.runtime.reset_peak_memory_stats(self.device)
         reserved, free = self.runtime.memory_reserved(self.device), self.runtime.mem_get_info(self.device)[0]
         self.run(work)
         self.wait()
-        peak = self.runtime.max_memory_reserved(self.device)  # what tensors took, rounded and with the gaps between them
+        peak = self.runtime.max_memory_reserved(self.device)  # of tensors, with rounding and gaps between them
         self.runtime.empty_cache()
-        # A graph's pool stays reserved though no tensor is left in it; the driver's own part of a graph is only in its account.
+        # A graph's pool stays reserved even with no tensor left in it; only the driver counts its own part of a graph.
         kept = max(self.runtime.memory_reserved(self.device) - reserved, free - self.runtime.mem_get_info(self.device)[0])
         return Usage(peak - reserved, max(0, kept))
 

@@ -9,25 +9,25 @@ import torch
 
 
 class Runtime(Protocol):
-    """Memory, streams and events of a kind of device. Sizes in bytes."""
+    """Memory, streams and events of one kind of device. Sizes are in bytes."""
 
     Stream: Any
     Event: Any
 
     def device_count(self) -> int:
-        """How many devices this process may use."""
+        """Number of devices that this process may use."""
 
     def get_device_name(self, device: torch.device) -> str:
-        """What the vendor calls it."""
+        """The vendor's name for the device."""
 
     def set_device(self, device: torch.device) -> None:
-        """Make it the current one of this thread."""
+        """Make the device current in this thread."""
 
     def device(self, device: torch.device) -> AbstractContextManager[None]:
-        """Make it the current one inside."""
+        """Make the device current inside."""
 
     def stream(self, stream: Any) -> AbstractContextManager[None]:
-        """Make the stream the current one inside."""
+        """Make the stream current inside."""
 
     def current_stream(self, device: torch.device) -> Any:
         """The stream that operators of this thread go to."""
@@ -39,7 +39,7 @@ class Runtime(Protocol):
         """Whether the current device computes bfloat16, possibly by emulation."""
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
-        """(free, total), as the driver counts for all processes."""
+        """(free, total), as the driver counts them for all processes."""
 
     def empty_cache(self) -> None:
         """Free unused memory in torch's cache."""
@@ -51,7 +51,7 @@ class Runtime(Protocol):
         """The peak of `memory_reserved` since the last reset."""
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Reset that peak."""
+        """Reset the peak."""
 
     def graph_pool_handle(self) -> Any:
         """A new pool for graphs."""

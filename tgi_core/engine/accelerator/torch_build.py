@@ -1,4 +1,5 @@
-"""What the installed torch was built for, read from its files: importing torch takes seconds, and can fail on a broken driver."""
+"""The platforms that the installed torch was built for, read from its files: importing torch takes seconds, and can fail on a broken
+driver."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 def torch_build() -> dict[str, str]:
     """The string constants of `torch/version.py`: `__version__`, and the version of each platform that this build is for.
 
-    Empty where torch is not installed, or its file is not there.
+    Empty if torch is not installed, or the file is missing.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

@@ -13,8 +13,8 @@ from tgi_core.engine.attention.metadata import StepMetadata
 class VarlenAttention(VendorAttention):
     """The provider `torch varlen`.
 
-    Underneath lies flash-attn 2, with its blocks of 256 and its split along the keys that leaves rows out (torch's report 194167):
-    one split is none.
+    It is based on flash-attn 2, with blocks of 256 and a split along the keys that skips rows (torch issue 194167): one split avoids
+    that.
     """
 
     name = "torch varlen"

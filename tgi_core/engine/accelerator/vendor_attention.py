@@ -1,8 +1,8 @@
-"""Attention by a vendor's library over our own cache: what the providers of device packages have in common.
+"""Attention by a vendor's library over our own cache: the common part of device packages' providers.
 
-The cache is [blocks, block size, KV heads, width], which is what these libraries call a paged cache in layout NHD. Before one is used,
-it is run on rows of many lengths beside plain torch, on the very device and with what the model's layers ask: several releases of
-these libraries gave wrong numbers without a word.
+The cache is [blocks, block size, KV heads, width], which is what these libraries call a paged cache in layout NHD. Before a library is
+used, it is compared with plain torch on rows of many lengths, on the same device and with the parameters of the model's layers: several
+releases of these libraries silently gave wrong numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a library computes. `widths` are those of a head, `most` the widest where any multiple of 8 will do."""
+    """The limits of a library. `widths` are the supported widths of a head, `most` the widest if any multiple of 8 will do."""
 
     dtypes: tuple[torch.dtype, ...] = HALVES
     widths: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class Limits:
     softcaps: bool = True
 
     def refusal(self, layer: LayerShape, asked: AttentionParameters, dtype: torch.dtype) -> str:
-        """Why a layer cannot be served; empty when it can."""
+        """Why a layer is not supported; empty if it is."""
         if dtype not in self.dtypes:
             return f"no {str(dtype).removeprefix('torch.')}"
         if layer.key_width != layer.value_width:
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of a library (or a class, or a method by its dotted name), and the arguments that we give it by name."""
+    """A function of a library (or a class, or a method by its dotted name), and the keyword arguments that we pass."""
 
     path: str
     arguments: tuple[str, ...]
@@ -67,7 +67,7 @@ class VendorAttention(ABC):
 
     name: str
     module: str
-    """Where its functions are."""
+    """The module of its functions."""
     calls: tuple[Call, ...]
     limits: Limits
     block_sizes: tuple[int, ...] = BLOCK_SIZES
@@ -79,7 +79,7 @@ class VendorAttention(ABC):
         self.library: Any = None
 
     def probe(self) -> str:
-        """Why the library cannot be used here; empty when it is there, with the functions and arguments that we use."""
+        """Why the library cannot be used here; empty if it is installed with the functions and arguments that we use."""
         try:
             library = importlib.import_module(self.module)
         except (ImportError, OSError, RuntimeError) as error:
@@ -96,16 +96,16 @@ class VendorAttention(ABC):
         return self.unsupported()
 
     def unsupported(self) -> str:
-        """What else stands against the library on this device; empty when nothing does."""
+        """Any other reason not to use the library on this device; empty if there is none."""
         return ""
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why this provider cannot serve these layers; empty when it can."""
+        """Why this provider does not support these layers; empty if it does."""
         reasons = (self.limits.refusal(layer, wish, dtype) for layer, wish in zip(layers, asked, strict=True))
         return next(filter(None, reasons), "")
 
     def self_check(self, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device) -> str:
-        """What goes wrong when rows, of which some are long enough to be split, run through the library; empty when nothing does."""
+        """What is wrong with the library's results for rows of which some are long enough to be split; empty if they are right."""
         return disagreement(self, layers, dtype, device, Case(LONG_ROWS, self.block_sizes[0]))
 
     def new_layer(
@@ -117,7 +117,7 @@ class VendorAttention(ABC):
     def new_layers(
         self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> tuple[LayerCache, ...]:
-        """The same for all layers, whose blocks are zeroed together."""
+        """Caches of all layers, whose blocks are zeroed together."""
         return stacked_layers(shapes, num_blocks, block_size, dtype, device)
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
@@ -132,18 +132,18 @@ class VendorAttention(ABC):
 
 
 def window_of(parameters: AttentionParameters) -> tuple[int, int]:
-    """(left, right) as flash attention counts them: positions seen beside the query itself, −1 for all."""
+    """(left, right) as flash attention counts them: positions seen besides the query's own, −1 for all."""
     return (-1, -1) if parameters.window is None else (parameters.window - 1, 0)
 
 
 def uploaded(values: np.ndarray, device: torch.device) -> Tensor:
-    """Values of the host on the device, without waiting for it: torch keeps the pinned copy until it has been read."""
+    """Host values on the device, without waiting for it: torch keeps the pinned copy until it has been read."""
     tensor = torch.from_numpy(values)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _missing(function: Any, needed: Sequence[str]) -> list[str]:
-    """Arguments that a function does not name. One that takes any says nothing, and neither does one without a signature."""
+    """Arguments that a function does not accept; none if it accepts any, or has no signature."""
     try:
         takes = inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """Attention over the cache's blocks in fixed shapes: rows' tables for prompts, and for decode rows either those or one list of blocks.
 
-Plain torch, for any compiler: no operator reads a value on the host, and no shape depends on one. Vendors replace `TableAttention`
-or `FlatAttention` by kernels of their own.
+Plain torch, for any compiler: no operator reads a value on the host, and no shape depends on one. Vendors replace `TableAttention` or
+`FlatAttention` with their own kernels.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tgi_core.engine.attention.plain import PlainAttention
 class BlockStep:
     """The flat tokens of one program: `take` of each of `rows` rows, all int64.
 
-    `begun` [rows] are the blocks that rows begin without filling them, or the null block. With `owners` None, `blocks`
-    [rows · blocks] are the rows' tables; else `blocks` [blocks] belong to the rows `owners` [blocks], `rows` for padding, and
-    `offsets` [blocks] are the rows' newest positions, counted from the beginning of the block.
+    `begun` [rows] are the blocks that rows begin but do not fill, or the null block. With `owners` None, `blocks` [rows · blocks] are the
+    rows' tables; else `blocks` [blocks] belong to the rows `owners` [blocks], `rows` for padding, and `offsets` [blocks] are the rows'
+    newest positions, counted from the beginning of the block.
     """
 
     rows: int
@@ -40,8 +40,8 @@ class BlockStep:
 
 
 class BlockLayer:
-    """Keys and values of one layer in their blocks and the null block, [num_blocks + 1, block_size, kv_heads, width] each, and no views of
-    them: a compiler must not have to find out that two of its inputs overlap."""
+    """Keys and values of one layer in their blocks and the null block, [num_blocks + 1, block_size, kv_heads, width] each, never as
+    views: a compiler should not have to detect that two of its inputs overlap."""
 
     __slots__ = ("keys", "values")
 
@@ -70,7 +70,7 @@ class TableAttention(PlainAttention):
         self.block_sizes = block_sizes
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """Why these layers cannot be served; decoder tables have none of what is refused."""
+        """Why these layers are not supported; decoder tables have nothing that is refused."""
         odd = [each for each in asked if each.softcap is not None or each.chunk is not None or each.sinks is not None]
         return "no soft caps, chunks or sinks" if odd else ""
 
@@ -101,7 +101,7 @@ class TableAttention(PlainAttention):
 
 
 class FlatAttention(TableAttention):
-    """The same, but decode rows share one list of blocks, so that a short row does not gather as many as the longest one."""
+    """The same, but decode rows share one list of blocks, so that short rows do not gather as many as the longest one."""
 
     name = "flat"
 
@@ -111,13 +111,13 @@ class FlatAttention(TableAttention):
             return super().rows(query, cache, step, parameters)
         key, value = (each.index_select(0, step.blocks) for each in (cache.keys, cache.values))
         owners = step.owners
-        padded = torch.cat((query, query[:1]))  # padding blocks belong to a row of their own
+        padded = torch.cat((query, query[:1]))  # padding blocks belong to an extra row
         grouped = padded.index_select(0, owners).unflatten(1, (key.shape[2], -1)).float() * parameters.scaling
         scores = torch.einsum("nkgd,nskd->nkgs", grouped, key.float())
         ahead = step.offsets.view(-1, 1) - torch.arange(key.shape[1], device=query.device)
         scores = scores.masked_fill(_hidden(ahead, parameters).view(len(key), 1, 1, -1), -math.inf)
         weights = (scores - _row_maxima(scores.amax(-1), owners, step.rows).unsqueeze(-1)).exp()
-        # Sums by index, not by a product with a matrix of zeros and ones: a NaN of one row would reach the others.
+        # Sum by index, not with a matrix of zeros and ones: a NaN in one row would spread to the others.
         sums, outs = (weights.new_zeros(step.rows + 1, *query.shape[1:-1], size) for size in (1, value.shape[-1]))
         sums = sums.index_add(0, owners, weights.sum(-1, keepdim=True).flatten(1, 2))
         outs = outs.index_add(0, owners, torch.einsum("nkgs,nskd->nkgd", weights, value.float()).flatten(1, 2))
@@ -125,13 +125,13 @@ class FlatAttention(TableAttention):
 
 
 def _hidden(ahead: Tensor, parameters: AttentionParameters) -> Tensor:
-    """Whether a query does not see a position that it is so far ahead of."""
+    """Whether a query does not see a position that far behind it."""
     hidden = ahead < 0
     return hidden if parameters.window is None else hidden | (ahead >= parameters.window)
 
 
 def _row_maxima(maxima: Tensor, owners: Tensor, rows: int) -> Tensor:
-    """maxima [blocks, …] of single blocks → those of the rows that own them, in the same shape."""
+    """maxima [blocks, …] of single blocks → maxima of the rows that own them, in the same shape."""
     others = owners.view(-1, 1) != torch.arange(rows + 1, device=owners.device)
     spread = maxima.unsqueeze(1).masked_fill(others.view(len(maxima), rows + 1, 1, 1), -1e30)
     return spread.amax(0).index_select(0, owners)

@@ -13,12 +13,12 @@ BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Supported positions per block, best first."""
 
 SPARE_BLOCKS = 2
-"""Blocks that a layer has beside those of rows, at most: the null block, and one for discarded writes."""
+"""Maximum number of a layer's blocks besides those of rows: the null block, and one for discarded writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer caches per position; keys and values may differ in width."""
+    """The cache of one attention layer per position; keys and values may differ in width."""
 
     kv_heads: int
     key_width: int
@@ -40,7 +40,7 @@ class PagedLayer(Protocol):
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens], which are block · block_size + offset; −1 is not written."""
 
     def zero_blocks(self, blocks: Tensor) -> None:
-        """Make blocks that are begun but not filled independent of what their last owners wrote."""
+        """Clear what previous owners wrote to blocks that are begun but not filled."""
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class DenseLayer(PagedLayer, Protocol):
 NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]
 """(shape, num_blocks, block_size, dtype, device) → a layer's cache."""
 NewLayers = Callable[[Sequence[LayerShape], int, int, torch.dtype, torch.device], tuple[PagedLayer, ...]]
-"""The same of all layers."""
+"""The same for all layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class LayerCache:
         device: torch.device,
         memory: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """`memory` are zeros for keys and values of these sizes, where the caller has them."""
+        """`memory`: zeros for keys and values of these sizes, if the caller has them."""
         rows = (num_blocks + SPARE_BLOCKS, block_size, shape.kv_heads)
         self.keys, self.values = memory or tuple(
             torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shape.key_width, shape.value_width)
@@ -116,14 +116,14 @@ class LayerCache:
 
 
 class StackedLayer(LayerCache):
-    """One of several layers in the same memory; `stack` [layers, blocks, …] are the keys and values of all, in the first of them only."""
+    """One of several layers in the same memory. The first one has the keys and values of all as `stack` [layers, blocks, …]."""
 
     __slots__ = ("stack",)
 
     stack: tuple[Tensor, ...]
 
     def zero_blocks(self, blocks: Tensor) -> None:
-        """Zero whole blocks of all layers, in the first one."""
+        """In the first layer, zero whole blocks of all layers."""
         for part in self.stack:
             movable(part).index_fill_(1, blocks, 0)
 
@@ -131,8 +131,8 @@ class StackedLayer(LayerCache):
 def stacked_layers(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[LayerCache, ...]:
-    """Caches of layers, in the order in which a step runs them. Where all are alike the first zeroes the blocks of all, by two operators a
-    step and not two a layer, which count in steps that are captured: those zero blocks always, the null block where none is begun."""
+    """Caches of layers, in the order in which a step runs them. If all are alike, the first zeroes the blocks of all, with two operators
+    per step rather than two per layer. That matters in captured steps, which always zero blocks: the null block if none is begun."""
     if len(set(shapes)) != 1:
         return tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
     rows = (len(shapes), num_blocks + SPARE_BLOCKS, block_size, shapes[0].kv_heads)

@@ -68,7 +68,7 @@ class Case:
 def disagreement(
     provider: Attention, layers: Sequence[AttentionLayer], dtype: torch.dtype, device: torch.device, case: Case | None = None
 ) -> str:
-    """How far outputs are from the reference, if too far; empty if all layers agree. Equal layers are run once."""
+    """How far outputs are from the reference, if too far; empty if all layers agree. Equal layers run once."""
     case, seen = case or Case(), set()
     tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
     for layer in layers:
@@ -118,7 +118,7 @@ def _run(
 
 
 def _poisoned(new_layer: NewLayer, shape: LayerShape, dtype: torch.dtype, device: torch.device, case: Case) -> PagedLayer:
-    """A cache full of NaN, as rows that failed would leave it."""
+    """A cache full of NaN, as failed rows would leave it."""
     cache = new_layer(shape, case.blocks, case.block_size, case.cache_dtype or dtype, device)
     slots = torch.arange(case.block_size, (case.blocks + 1) * case.block_size, device=device)
     key, value = (

@@ -23,7 +23,7 @@ HEAD_SHARD = "tgi_head_shard"
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
-    """The parameters of an attention call beside queries, keys and values.
+    """The parameters of an attention call besides queries, keys and values.
 
     `window` is the number of positions a query sees, itself included. `chunk` divides the row into chunks that don't see each other.
     `sinks` holds one extra logit per query head.
@@ -44,7 +44,7 @@ class AttentionImpl(Protocol):
 
 
 class NotRagged(Exception):
-    """A ragged step cannot compute what a model does with attention."""
+    """A ragged step cannot compute the model's attention."""
 
 
 _active: ContextVar[AttentionImpl] = ContextVar("tgi_attention")
@@ -76,7 +76,7 @@ def attention_forward(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature: query [1, heads, tokens, width], keys and values alike → [1, tokens, heads, width]."""
+    """transformers' attention signature: query [1, heads, tokens, width], likewise keys and values → [1, tokens, heads, width]."""
     parameters = AttentionParameters(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=kwargs.get("sliding_window") or _limit(module, "sliding_attention", "sliding_window"),
@@ -88,7 +88,7 @@ def attention_forward(
         raise NotRagged("attention with a mask of the model's own")
     if kwargs.get("position_bias") is not None:
         raise NotRagged("attention with a position bias")
-    # GPT-2 declares a single query not causal, which makes no difference.
+    # GPT-2 declares a single query as not causal, which makes no difference.
     if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
     impl, share = _active.get(), getattr(module, HEAD_SHARD, None)
@@ -100,7 +100,7 @@ def attention_forward(
 
 
 def _limit(module: nn.Module, kind: str, field: str) -> int | None:
-    """A field of the config, for a layer of that kind. Some models limit a layer by its mask only (Llama 4)."""
+    """A field of the config, for a layer of that kind. Some models limit a layer only by its mask (Llama 4)."""
     config = getattr(module, "config", None)
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if not kinds or layer is None or layer >= len(kinds) or kinds[layer] != kind:

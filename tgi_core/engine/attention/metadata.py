@@ -30,7 +30,7 @@ class FlatTokens(Protocol):
 
     @property
     def begun(self) -> Tensor | None:
-        """Blocks that the step begins without filling them, if there are any."""
+        """Blocks that the step begins but does not fill, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ class StepArrays:
     """[rows, blocks], padded with the null block."""
     decode_rows: int
     max_query: int
-    """The most tokens that a row runs."""
+    """Maximum number of tokens of a row."""
     max_length: int
-    """The longest row."""
+    """Length of the longest row."""
 
 
 @dataclass(slots=True)
 class StepMetadata:
     """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
 
-    `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step starts without filling them.
-    `tables` [rows, blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers
-    share within the step, plain torch in `masks`.
+    `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
+    blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
+    plain torch in `masks`.
     """
 
     order: list[RowInput]
@@ -162,7 +162,7 @@ def build(row_inputs: Sequence[RowInput], block_size: int, device: torch.device)
 
 
 def _padded_tables(order: list[RowInput], block_size: int) -> np.ndarray:
-    """[rows, blocks] of block ids, as far as each row has reached."""
+    """[rows, blocks] of block ids, up to the one that each row has reached."""
     used = [-(-(row_input.start + row_input.take) // block_size) for row_input in order]
     tables = np.zeros((len(order), max(used)), np.int64)
     for i, (row_input, count) in enumerate(zip(order, used, strict=True)):
@@ -171,7 +171,7 @@ def _padded_tables(order: list[RowInput], block_size: int) -> np.ndarray:
 
 
 def _begun(tables: np.ndarray, starts: np.ndarray, ends: np.ndarray, block_size: int, device: torch.device) -> Tensor | None:
-    """The last block of each row that starts it in this step and doesn't fill it."""
+    """The last block of each row that begins it in this step but doesn't fill it."""
     last = ends // block_size
     rows = np.flatnonzero((ends % block_size != 0) & (starts <= last * block_size))
     return torch.from_numpy(tables[rows, last[rows]]).to(device) if rows.size else None

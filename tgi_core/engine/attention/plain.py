@@ -1,4 +1,4 @@
-"""What attention in torch's operators shares, whatever the form of a step: it runs anywhere."""
+"""The common part of attention providers made of torch's operators, which run anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape,
 
 
 class PlainAttention:
-    """The part of an `AttentionProvider` beside `refusal` and `attend`."""
+    """An `AttentionProvider` without `refusal` and `attend`."""
 
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     kv_cache_dtypes: tuple[torch.dtype, ...] = ()

@@ -30,9 +30,9 @@ class AttentionProvider(Protocol):
     block_sizes: tuple[int, ...]
     """Supported positions per block, best first."""
     kv_cache_dtypes: tuple[torch.dtype, ...]
-    """Dtypes of quantized KV caches that it supports beside the model's dtype."""
+    """Dtypes of quantized KV caches that it supports besides the model's dtype."""
     invariant: bool
-    """Whether the bits of a query's result are the same however many queries and rows run beside it."""
+    """Whether a query's result has the same bits however many queries and rows run with it."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty if it can."""

@@ -38,7 +38,7 @@ class HeadShard:
         return out
 
     def _range(self, heads: int) -> tuple[int, int]:
-        """This rank's heads; one that it shares with others where there are fewer than ranks."""
+        """This rank's heads; one that it shares with others if there are fewer heads than ranks."""
         start = self.rank * heads // self.world
         return start, max(start + 1, (self.rank + 1) * heads // self.world)
 

@@ -14,7 +14,7 @@ from tgi_core.engine.attention.metadata import DecodeRows, PrefillRow, StepMetad
 from tgi_core.engine.attention.plain import PlainAttention
 
 QUERIES = 256
-"""How many queries have their scores in memory at a time, if the scores must be stored."""
+"""Number of queries whose scores are in memory at a time, if the scores must be stored."""
 
 
 class TorchAttention(PlainAttention):
@@ -24,7 +24,7 @@ class TorchAttention(PlainAttention):
     kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
-        """It serves every layer."""
+        """It supports every layer."""
         return ""
 
     def attend(self, query: Tensor, cache: PagedLayer, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
@@ -77,7 +77,7 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
     query = query.unsqueeze(0)
     if row.past == 0 and _plain(parameters, length):
-        # SDPA skips what a causal mask hides, which is half of the work.
+        # SDPA skips what a causal mask hides: half of the work.
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling)[0].transpose(0, 1)
     key = ("prefill", row.start, parameters.window, parameters.chunk)
     if key not in step.masks:
@@ -103,7 +103,7 @@ def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> Tensor:
-    """Which key positions a query at a position sees: causal, within its window, within its chunk."""
+    """The key positions that a query at a position sees: causal, within its window, within its chunk."""
     mask = keys <= queries
     if parameters.window is not None:
         mask = mask & (keys > queries - parameters.window)
@@ -113,14 +113,14 @@ def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> 
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where visible, minus infinity elsewhere: made once per step, where SDPA would do it to a bool mask in every layer."""
+    """Zero where visible, minus infinity elsewhere: made once per step; SDPA would convert a bool mask in every layer."""
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
 def scaled_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
 ) -> Tensor:
-    """Softmax attention [rows, heads, queries, width] with what SDPA has no word for: a soft cap and sinks."""
+    """Softmax attention [rows, heads, queries, width] with what SDPA has no arguments for: a soft cap and sinks."""
     if parameters.softcap is None and sinks is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=parameters.scaling)
     parts = []

@@ -1,1 +1,1 @@
-"""Programs of fixed shapes: what compiles them, and where they are kept between starts. It knows no model."""
+"""Programs of fixed shapes: their compilers, and where they are kept between starts. Independent of models."""

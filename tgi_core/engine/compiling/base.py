@@ -1,4 +1,4 @@
-"""What is asked of a device's compiler."""
+"""The interface of a device's compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where compiled programs are kept between starts: a directory for all programs that depend on the same things, with a manifest that names
-those, so that a start that has to compile again can say why."""
+"""Where compiled programs are kept between starts: a directory for all programs with the same dependencies, and a manifest that names
+them, so that a start that has to compile again can say why."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CompileCache:
         return "changed: " + ", ".join(changes[0])
 
     def folder(self, programs: Sequence[str], make: Callable[[Path], None]) -> tuple[Path, bool]:
-        """The folder in the directory that a compiler wrote as a whole, and whether `make` had to make it now."""
+        """The folder in the directory that a compiler wrote as a whole, and whether `make` had to create it now."""
         kept = self.open() / "model"
         if kept.exists() and _read(self.directory / MANIFEST) is not None:
             return kept, False
@@ -88,7 +88,7 @@ class CompileCache:
 
 
 def _read(path: Path) -> dict | None:
-    """A manifest; None if there is none, or it is damaged."""
+    """A manifest; None if it is missing or damaged."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

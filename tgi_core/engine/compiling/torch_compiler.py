@@ -14,11 +14,11 @@ from tgi_core.engine.compiling.base import Compiled
 from tgi_core.engine.failures import TORCH_ERRORS
 
 _COMPILED: dict[tuple[str, ...], Compiled] = {}
-"""What this process has compiled, by all that it depends on: a session that is opened again finds it."""
+"""Programs compiled by this process, by everything that they depend on: a session that is opened again finds them."""
 
 
 class TorchProgramCompiler:
-    """See `ProgramCompiler`. `backend` is torch.compile's name, `fields` are what programs depend on beside their names, `count` is the
+    """See `ProgramCompiler`. `backend` is torch.compile's name, `fields` are what programs depend on besides their names, `count` is the
     compiler's own counter, and `translate` gives the contract's error for a device's own."""
 
     def __init__(
@@ -69,7 +69,7 @@ class TorchProgramCompiler:
 
 
 def with_code(run: Compiled, name: str) -> Compiled:
-    """The same function with a code object of its own: torch's compiler tries all programs of a code object at each call."""
+    """The same function with its own code object: torch's compiler tries all programs of a code object at each call."""
     name = re.sub(r"\W+", "_", f"program {name}")
     code = run.__code__.replace(co_name=name, co_qualname=name)
     return types.FunctionType(code, run.__globals__, name, run.__defaults__, run.__closure__)

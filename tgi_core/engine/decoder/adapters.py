@@ -1,4 +1,4 @@
-"""LoRA adapters of a decoder that runs from its table: the slices that each adds to a layer's merged projections."""
+"""LoRA adapters of a decoder that runs from its table: the slices that each adapter adds to a layer's merged projections."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 _TOKENS = 5
 _SCALE = 0.3
 _SLOTS = (BLOCK_SIZES[0] + 1, BLOCK_SIZES[0], 2 * BLOCK_SIZES[0] + 3, 3 * BLOCK_SIZES[0] - 1, -1)
-"""Where keys and values go: a slot per token, out of order, and one that is not written."""
+"""Slots of keys and values: one per token, out of order, one of them not written."""
 
 _CPU = torch.device("cpu")
 
@@ -34,7 +34,7 @@ def operators_disagreement(operators: Operators, table: DecoderTable, dtype: tor
 def _results(
     operators: Operators, table: DecoderTable, rounded: torch.dtype, dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each operator's results, by its name, over the same numbers, `rounded` before they are of `dtype`."""
+    """Each operator's results by name, over the same numbers, `rounded` before they are converted to `dtype`."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:

@@ -44,7 +44,7 @@ class DecoderForward(Generic[Step]):
         return self.logits(self.hidden(step, keep))
 
     def hidden(self, step: Step, keep: Tensor | None) -> Tensor:
-        """What `logits` takes, [kept, hidden]: the first of two parts, for devices that compile them apart."""
+        """The input of `logits`, [kept, hidden]: the first of two parts, for devices that compile them separately."""
         stream, normed = self.begin(step)
         layers = self.decoder.layers
         for layer, following, cache in zip(layers, self.following_norms(), self.caches, strict=True):
@@ -60,7 +60,7 @@ class DecoderForward(Generic[Step]):
         return stream, self.operators.norm(stream, decoder.layers[0].attention_norm, table.epsilon)
 
     def following_norms(self) -> list[Tensor]:
-        """By layer, the weights of the norm that comes after it."""
+        """By layer, the weights of the norm that follows it."""
         return [*(layer.attention_norm for layer in self.decoder.layers[1:]), self.decoder.final_norm]
 
     def layer(

@@ -1,4 +1,4 @@
-"""The operators of a decoder's step beside GEMMs and attention.
+"""The operators of a decoder's step besides GEMMs and attention.
 
 None of them synchronizes with the device, and the shapes of results follow from the shapes of arguments, so that a step can be captured
 as a graph. Sums are computed in float32 for every dtype.
@@ -36,7 +36,7 @@ class HeadNorms:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a layer does to its heads before attention: a norm, then RoPE, if it has them.
+    """The processing of heads before attention: a norm, then RoPE, if it has them.
 
     `cos_sin` [positions, size], float32, holds the cosines of size / 2 angles for each position, then their sines. The first `size`
     elements of a head are rotated, element i with i + size / 2.
@@ -56,7 +56,8 @@ class Operators(Protocol):
         """Why it does not support a model of this dtype; empty if it does."""
 
     def self_check(self, table: DecoderTable, dtype: torch.dtype, device: torch.device) -> str:
-        """What goes wrong when a few tokens of the table's sizes run on the device; empty if nothing does. May raise anything."""
+        """What is wrong with the results for a few tokens of the table's sizes on the device; empty if they are right. May raise
+        anything."""
 
     def norm(self, stream: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """RMS norm of stream [tokens, hidden] → the same shape in the weight's dtype."""

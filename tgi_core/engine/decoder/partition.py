@@ -56,7 +56,7 @@ class RankWeights(DecoderWeights):
         return self._whole.final_norm()
 
     def layer(self, index: int) -> LayerWeights:
-        """This rank's rows of what reads the hidden state, and its columns of what adds to it; only rank 0 adds biases."""
+        """This rank's rows of weights that read the hidden state, and its columns of those that add to it; only rank 0 adds biases."""
         found, table = self._whole.layer(index), self._whole.table
         heads = [count * table.head_size for count in (table.heads, table.kv_heads, table.kv_heads)]
         inner = [table.intermediate]
@@ -75,7 +75,7 @@ class RankWeights(DecoderWeights):
         )
 
     def _ranges(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """This rank's part of sections of these sizes, one after another."""
+        """This rank's part of consecutive sections of these sizes."""
         rank, world, begin, found = self._group.rank, self._group.world, 0, []
         for size in sizes:
             found.append((begin + rank * size // world, begin + (rank + 1) * size // world))
@@ -118,7 +118,7 @@ class RowParallelLinear:
 
 
 def with_all_reduce(decoder: LoadedDecoder, group: str) -> LoadedDecoder:
-    """One rank's decoder, adding to the hidden state what all ranks add."""
+    """One rank's decoder, which adds to the hidden state what all ranks contribute."""
     layers = [
         replace(layer, output=RowParallelLinear(layer.output, group), down=RowParallelLinear(layer.down, group))
         for layer in decoder.layers

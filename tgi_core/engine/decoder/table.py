@@ -47,7 +47,7 @@ FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """What differs between layers: `window` positions that a query sees (None: all), and whether the layer has RoPE."""
+    """The differences between layers: `window` positions that a query sees (None: all), and whether the layer has RoPE."""
 
     window: int | None
     rotary: bool

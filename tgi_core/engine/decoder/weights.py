@@ -52,7 +52,7 @@ class DecoderWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all parameters in the dtype that they run in, tied ones once."""
+        """Bytes of all parameters in the dtype that they run in, counting tied ones once."""
         names = self._stored.by_name.keys() - ({"lm_head.weight"} if self.table.tied else set())
         return sum(self._stored.by_name[name].num_elements for name in names) * self.dtype.itemsize
 
@@ -69,7 +69,7 @@ class DecoderWeights:
 
     @property
     def quantize(self) -> str:
-        """What weights inside the model are rounded to, as in OpenOptions."""
+        """The format that weights inside the model are rounded to, as in OpenOptions."""
         return self._stored.quantize
 
     @property

@@ -42,7 +42,7 @@ class _Layer(CacheLayerMixin):
 
 
 class _Run(_Layer):
-    """Of one row: writes the next positions."""
+    """For one row: writes the next positions."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write, and return what is written so far."""
@@ -53,7 +53,7 @@ class _Run(_Layer):
 
 
 class _Rows(_Layer):
-    """Of several rows: writes one position of each."""
+    """For several rows: writes one position of each."""
 
     def __init__(self, view: KeysValues, rows: Tensor, positions: Tensor) -> None:
         super().__init__(view, view.keys.shape[2] - 1)
@@ -75,8 +75,8 @@ def of_row(lanes: Lanes, lane: int, prompt_len: int, start: int, end: int) -> En
 
 
 def of_rows(lanes: Lanes, positions: Tensor, longest: int, prompt_len: int) -> EncoderDecoderCache:
-    """The cache of the rows of the first lanes, which run one position each [rows]; rows have at most `longest` positions with those, and
-    prompts at most `prompt_len`."""
+    """The cache of the rows in the first lanes, which run one position each [rows]; including these, rows have at most `longest`
+    positions, and prompts at most `prompt_len`."""
     rows = torch.arange(len(positions), device=positions.device)
     own = [_Rows(layer.view(slice(len(positions)), longest), rows, positions) for layer in lanes.own]
     cross = [_Run(layer.view(slice(len(positions)), prompt_len), prompt_len) for layer in lanes.cross]

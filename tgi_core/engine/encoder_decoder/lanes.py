@@ -28,7 +28,7 @@ class LaneShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerShapes:
-    """What a decoder layer keeps of each of its own positions, and of each of the encoder's."""
+    """The cache of a decoder layer per position of its own, and per position of the encoder."""
 
     own: LaneShape
     cross: LaneShape
@@ -43,7 +43,7 @@ class KeysValues:
 
     @classmethod
     def zeros(cls, lanes: int, shape: LaneShape, positions: int, dtype: torch.dtype, device: torch.device) -> KeysValues:
-        """Of all lanes."""
+        """The tensors of all lanes."""
         sizes = ((lanes, shape.heads, positions, width) for width in (shape.key_dim, shape.value_dim))
         return cls(*(torch.zeros(size, dtype=dtype, device=device) for size in sizes))
 
@@ -90,7 +90,7 @@ class Lanes:
         self._used[self._lanes[block]] = Used(prompt, answer)
 
     def prompt_len(self, block: int) -> int:
-        """The encoder's positions of a row."""
+        """Number of the encoder's positions of a row."""
         return self._used[self._lanes[block]].prompt
 
     def arrange(self, blocks: Sequence[int], first: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""How long a prompt and an answer of an encoder-decoder may be: limits of their own, since the encoder and the decoder count apart."""
+"""Maximum lengths of prompts and answers of an encoder-decoder: separate limits, since encoder and decoder count positions separately."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PositionLimits:
         return sum(limit or UNLIMITED_POSITIONS for limit in (self.encoder, self.decoder))
 
     def within(self, total: int | None) -> tuple[int, int]:
-        """Tokens of prompts and of answers to reserve for, given the most of both together."""
+        """Tokens of prompts and answers to reserve for, given the maximum of both together."""
         most = UNLIMITED_POSITIONS if total is None else max(1, total - 1)
 
         def of(limit: int | None) -> int:

@@ -36,11 +36,11 @@ class EncoderDecoderModel:
         return self._positions.has_biases
 
     def layers(self) -> list[LayerShapes]:
-        """What each layer of the decoder caches; measured."""
+        """The cache shapes of each decoder layer; measured."""
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         mask = torch.zeros(
             1, 1, 1, 1, dtype=self.model.dtype, device=self.device
-        )  # else its values are looked at: there may be none
+        )  # otherwise it reads the mask's values, and there may be none
         with torch.inference_mode():
             output = self.model(input_ids=ids, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=True)
         cache: EncoderDecoderCache = getattr(output, self._cache_name)
@@ -48,7 +48,7 @@ class EncoderDecoderModel:
         return [LayerShapes(_shape(own), _shape(cross)) for own, cross in both]
 
     def reserve(self, positions: int, pad: int | None) -> None:
-        """Prepare for that many positions of the decoder."""
+        """Prepare for this many positions of the decoder."""
         states = torch.zeros(1, 1, self._width(), dtype=self.model.dtype, device=self.device)
 
         def embed(ids: Tensor) -> object:
@@ -58,7 +58,7 @@ class EncoderDecoderModel:
             self._positions.reserve(positions, pad, embed)
 
     def encode(self, tokens: list[int]) -> Tensor:
-        """What the encoder makes of a prompt, [1, tokens, hidden]."""
+        """The encoder's output for a prompt, [1, tokens, hidden]."""
         ids = torch.tensor([tokens], device=self.device)
         states: Tensor = self._encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
         return states

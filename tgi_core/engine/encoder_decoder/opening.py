@@ -1,4 +1,4 @@
-"""Opens an encoder-decoder, and checks on the model itself that rows beside each other get the logits that they get alone."""
+"""Opens an encoder-decoder, and checks on the model itself that rows get the same logits together as alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def vocab_size(config: PretrainedConfig) -> int:
 
 
 def checked_runner(model: PreTrainedModel, source: ModelSource, kit: DeviceKit, rules: DecoderRules) -> EncoderDecoderRunner:
-    """Raises InvalidModel if rows that run together differ from what the model says of each alone."""
+    """Raises InvalidModel if rows that run together get other logits than each alone."""
     try:
         with torch.inference_mode():
             expected = [_alone(model, rules, prompt, answer) for prompt, answer in zip(_PROMPTS, _ANSWERS, strict=True)]
@@ -100,7 +100,7 @@ def new_runner(model: PreTrainedModel, source: ModelSource, kit: DeviceKit, rule
 
 
 def _alone(model: PreTrainedModel, rules: DecoderRules, prompt: list[int], answer: list[int]) -> Tensor:
-    """Logits [steps, vocabulary] as transformers computes them, for each of the answer's tokens and the next."""
+    """Logits [steps, vocabulary] as transformers computes them, for each of the answer's tokens and the next one."""
     ids = torch.tensor([prompt], device=model.device)
     given = torch.tensor([[rules.start, *answer]], device=model.device)
     logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids), decoder_input_ids=given, use_cache=False).logits

@@ -1,7 +1,7 @@
 """Positions per row: a decoder of transformers takes all rows of a batch to be at the same position.
 
-Two kinds of modules depend on it, found by what they are called: `embed_positions`, which adds an embedding of each position, and attention
-layers with `compute_bias`, which add a bias per distance. While rows of different lengths run, both answer from tables.
+Two kinds of modules depend on it, found by name: `embed_positions`, which adds an embedding of each position, and attention layers with
+`compute_bias`, which add a bias per distance. While rows of different lengths run, both read from tables.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RowPositions:
             self._active = False
 
     def bias(self, module: nn.Module, key_length: int) -> Tensor | None:
-        """The bias [rows, heads, 1, keys] of the rows that run; None if they are not several."""
+        """The bias [rows, heads, 1, keys] of the running rows; None unless there are several."""
         if not self._active:
             return None
         distance = (self._positions[:, None] - torch.arange(key_length, device=self._positions.device)).clamp_min(0)
@@ -74,7 +74,7 @@ class RowPositions:
         return torch.where((self._ids == self._pad).unsqueeze(-1), self._pad_table[self._positions].unsqueeze(1), found)
 
     def _recorded(self, ids: Tensor, embed: Callable[[Tensor], object]) -> Tensor:
-        """What the embedding returns for a row of these ids, [positions, hidden]."""
+        """The embedding's output for a row of these ids, [positions, hidden]."""
         original = self._embed
 
         def record(*args: Any, **kwargs: Any) -> Tensor:
@@ -97,7 +97,7 @@ class _Found(Exception):
 
 
 class _Bias:
-    """Stands for a layer's `compute_bias`."""
+    """Stands in for a layer's `compute_bias`."""
 
     def __init__(self, positions: RowPositions, module: nn.Module, original: Callable[..., Tensor]) -> None:
         self._positions, self._original = positions, original
@@ -109,7 +109,7 @@ class _Bias:
         return self._original(query_length, key_length, *args, **kwargs) if found is None else found
 
     def by_distance(self, positions: int) -> Tensor:
-        """[heads, positions]: the bias of the key that is so many positions before its query."""
+        """[heads, positions]: the bias of the key that many positions before its query."""
         last = positions - 1
         takes = inspect.signature(self._original).parameters
         where: dict[str, Any] = {"past_seen_tokens": last} if "past_seen_tokens" in takes else {}

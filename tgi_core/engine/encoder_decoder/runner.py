@@ -73,13 +73,13 @@ class EncoderDecoderRunner:
             Memory("reserve", max(0, free - rows * row_bytes)),
         )
         group, total = CacheGroup(CacheKind.CROSS, prompt, rows), prompt + answer
-        # prompts run one by one, so a step of many tokens takes no more memory; and the longest one fits beside all other rows
+        # prompts run one by one, so a step of many tokens takes no more memory; the longest one fits along with all other rows
         step_tokens = max(plan.max_step_tokens or self._kit.default_step_tokens(), total + rows)
         return Capacity((group,), rows, total, step_tokens, rows, memory=memory)
 
     def _activation_bytes(self, rows: int, prompt: int) -> int:
-        """Of a step: one prompt at a time goes through the encoder, and attention with a bias per pair of positions has three tensors of
-        all pairs."""
+        """Bytes of a step: one prompt at a time goes through the encoder, and attention with a bias per pair of positions has three
+        tensors of all pairs."""
         shape = self.shape
         pairs = 3 * self.limits.encoder_heads * prompt * prompt * shape.dtype.itemsize if self._model.has_biases else 0
         swap = 2 * shape.dtype.itemsize * max(max(each.own.elements, each.cross.elements) for each in self._layers) * prompt

@@ -17,14 +17,14 @@ from tgi_core.engine.runner import StepLogits
 from tgi_core.engine.sync_session import SyncSession
 
 _NEVER = -1e9
-"""The logit of a token that the model's rules exclude: finite, since logits that are not count as a fault."""
+"""The logit of a token that the model's rules exclude: finite, since infinite logits count as a fault."""
 
 
 class EncoderDecoderSession(SyncSession):
     """One session over one encoder-decoder, a step at a time.
 
-    To the formula, a row's tokens are the start token in place of the prompt, then its answer. A forced first token is in no grammar, so a
-    model that has one takes no masks.
+    To the formula, a row's tokens are the start token in place of the prompt, then its answer. No grammar contains a forced first token,
+    so a model that has one takes no masks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class EncoderDecoderSession(SyncSession):
                     logits[index, self._rules.first] = 0
 
     def _seen(self, row_input: RowInput) -> RowInput:
-        """A row as its decoder sees it, with all tokens at their places."""
+        """A row as its decoder sees it, with all tokens at their positions."""
         row, prompt_len = row_input.row, row_input.row.request.prompt_len
         tokens = [self._rules.start] * prompt_len + row.tokens[prompt_len:]
         request = replace(row.request, want=replace(row.request.want, prompt_logprobs=False))

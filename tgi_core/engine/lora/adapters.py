@@ -109,9 +109,9 @@ class Adapters:
 
     @contextmanager
     def watched(self, model: nn.Module, tokens: int) -> Iterator[None]:
-        """Run the model over `tokens` tokens inside: afterwards `partial` names the layers that got only some of them, as experts do.
+        """Run the model over `tokens` tokens inside: afterwards `partial` names the layers that got only some of them, such as experts.
 
-        Raises InvalidModel if a target layer is not called at all in a model without experts: the model reads its weight in some other
+        Raises InvalidModel if a target layer is not called at all in a model without experts: such a model uses its weight in some other
         way, and the adapter would have no effect.
         """
         called: set[str] = set()

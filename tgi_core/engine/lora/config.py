@@ -23,10 +23,10 @@ _PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
 """Values of `init_lora_weights` that leave the base model as it is; others mean that the adapter belongs to a changed one."""
 
 _UNSUPPORTED = {
-    "alora_invocation_tokens": "acts from an invocation on (aLoRA)",
+    "alora_invocation_tokens": "applies only from an invocation on (aLoRA)",
     "layer_replication": "repeats layers of the model",
-    "lora_bias": "has biases of its own",
-    "modules_to_save": "brings whole modules of its own",
+    "lora_bias": "has its own biases",
+    "modules_to_save": "contains whole modules",
     "target_parameters": "changes parameters that are not linear layers, such as fused experts",
     "trainable_token_indices": "changes embeddings of single tokens",
     "use_dora": "is a DoRA adapter",

@@ -49,7 +49,7 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     if states is None and not getattr(model, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
     if states is None and getattr(model, "_is_stateful", False):
-        raise NotRagged("it keeps state beside keys and values")
+        raise NotRagged("it keeps state besides keys and values")
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     model.set_attn_implementation(NAME)
@@ -75,7 +75,7 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
 
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
-    """Let the call run the output head apart, if that gives the same logits on every rank."""
+    """Let the call run the output head separately, if that gives the same logits on every rank."""
     ids = torch.arange(2, device=model.device).unsqueeze(0)
 
     def apart() -> Tensor:

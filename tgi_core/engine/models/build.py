@@ -112,7 +112,7 @@ def shape_of(model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
 
 
 def _longrope_start(text: PretrainedConfig) -> int | None:
-    """The length from which LongRoPE switches; None without it. transformers 4 says `rope_scaling`, 5 `rope_parameters`."""
+    """The length from which LongRoPE switches; None without it. transformers 4 calls the field `rope_scaling`, 5 `rope_parameters`."""
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     if (rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
         return None

@@ -7,7 +7,7 @@ import inspect
 from transformers import PreTrainedModel
 
 CACHE_NAMES = ("cache_params", "cache", "past_key_values", "state")
-"""All of them. Since transformers 5.24 nearly every model says `cache`."""
+"""All such names. Since transformers 5.24, nearly every model uses `cache`."""
 
 
 def cache_name(model: PreTrainedModel) -> str:

@@ -15,18 +15,18 @@ from tgi_core.engine.models.states.finding import StateLayers
 class ModelCall:
     """Runs ragged steps of a model without a cache of its own.
 
-    Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the tokens that are wanted, or None for all.
+    Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the requested tokens, or None for all.
     """
 
     def __init__(self, model: PreTrainedModel, states: StateLayers | None = None) -> None:
-        """`states` are those of its layers that keep some. Raises NotRagged."""
+        """`states` belong to its state layers. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
         if "position_ids" not in names and (states is None or states.attending):
             raise NotRagged("it takes no positions")
         self.states = states
         self._model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self.head: OutputHead | None = None
-        """The output head, if it can be run apart."""
+        """The output head, if it can run separately."""
 
     def __call__(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary]."""
@@ -38,7 +38,7 @@ class ModelCall:
         return logits if keeps or keep is None else logits[keep]
 
     def hidden(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
-        """What `logits` takes, [kept, ...]: the logits themselves of a model whose head cannot be run apart."""
+        """The input of `logits`, [kept, ...]: the logits themselves if the model's head cannot run separately."""
         if self.head is None:
             return self(input_ids, positions, keep)
         output = self.head.run_base({"input_ids": input_ids, "position_ids": positions, "use_cache": False})

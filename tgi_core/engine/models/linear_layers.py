@@ -9,7 +9,7 @@ from tgi_core.engine.models.linear import WeightLinear
 from tgi_core.engine.quantization.weight import Dense, Weight
 
 KINDS = (nn.Linear, WeightLinear, Conv1D)
-"""Exactly these: a subclass may compute something else."""
+"""Exactly these classes: a subclass may compute something else."""
 
 
 def is_linear(module: nn.Module) -> bool:

@@ -36,7 +36,7 @@ CONFIG_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What transformers raises for a config that no model can be built from."""
+"""Exceptions of transformers for a config from which no model can be built."""
 
 STEP_NAME = "loading weights"
 
@@ -126,7 +126,7 @@ def _is_converted(model: PreTrainedModel) -> bool:
 
 
 def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Source] | None:
-    """Model name → weight in the checkpoint for all parameters and persistent buffers; None unless all of them are there.
+    """Model name → weight in the checkpoint for all parameters and persistent buffers; None unless all of them are present.
 
     Old checkpoints were saved from the base model, without its prefix. Of tied parameters one must be present.
     Raises InvalidModel for a tensor of another shape.
@@ -179,7 +179,8 @@ def _fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeigh
 
 
 def is_rounded(model: PreTrainedModel, name: str) -> bool:
-    """Whether a parameter is the weight of a linear layer that is quantized at load: not of the head, nor of a router of experts."""
+    """Whether a parameter is the weight of a linear layer that is quantized at load: neither the head's, nor that of a router of
+    experts."""
     path, _, leaf = name.rpartition(".")
     layer = model.get_submodule(path)
     inner = layer is not model.get_output_embeddings() and path.rpartition(".")[2] not in _ROUTERS

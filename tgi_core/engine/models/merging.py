@@ -51,7 +51,7 @@ class LinearPart(nn.Module):
         """The columns of this layer."""
         out = self._shared.part(input, self._start, self._end)
         if self._final:
-            # The last part: activations need not outlive the step.
+            # This was the last part: activations need not outlive the step.
             self._shared.input = self._shared.output = None
         return out
 

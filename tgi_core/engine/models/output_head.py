@@ -1,4 +1,4 @@
-"""The output head of a model of transformers, run apart from what comes before it."""
+"""The output head of a transformers model, run separately from what comes before it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
 _log = logging.getLogger("tgi_core.engine")
 
 LIMIT = 1e-3
-"""The allowed relative difference of logits when the output head runs apart: the same operators run over the same shapes."""
+"""The allowed relative difference of logits when the output head runs separately: the same operators run over the same shapes."""
 
 
 def runs_apart(model: PreTrainedModel, whole: Callable[[], Tensor], apart: Callable[[], Tensor]) -> bool:
-    """Whether logits that are computed with the output head `apart` are those of the `whole` model."""
+    """Whether logits computed with the output head `apart` equal those of the `whole` model."""
     try:
         with torch.inference_mode():
             expected = whole()
             return relative_difference(apart(), expected) <= LIMIT
     except MODEL_ERRORS as error:
-        _log.info("%s: its output head cannot be run apart: %s", model.config.model_type, error)
+        _log.info("%s: its output head cannot run separately: %s", model.config.model_type, error)
         return False
 
 
 class OutputHead:
-    """What a causal language model does after its base model, whatever that is: a linear layer, often scales or soft caps.
+    """Whatever a causal language model does after its base model: a linear layer, often scales or soft caps.
 
     The model's own `forward` computes it, around a base that returns the given hidden states.
     """
@@ -47,7 +47,8 @@ class OutputHead:
         self._output: type[Any] | None = None
 
     def run_base(self, arguments: dict[str, Any]) -> Any:
-        """The base model's output, given those arguments that it takes. `last_hidden_state` [1, tokens, hidden] is what `logits` takes."""
+        """The base model's output, given those arguments that it accepts. Its `last_hidden_state` [1, tokens, hidden] is the input of
+        `logits`."""
         output = self._base(**{name: value for name, value in arguments.items() if name in self._base_takes})
         self._output = type(output)
         return output

@@ -11,7 +11,7 @@ from tgi_core.engine.models.merging import LinearFactory, merge, mergeable
 def replace_linears(model: nn.Module, seen: dict[str, list[Tensor]], factory: LinearFactory) -> None:
     """Merge layers that share an input, and replace every plain linear layer that ran by the factory's.
 
-    `seen` is what `observed_inputs` saw; a layer that wasn't called (its weight is used in some other way) stays.
+    `seen` is what `observed_inputs` returned; a layer that wasn't called (its weight is used in some other way) stays.
     """
     groups = mergeable(model, seen)
     seen_names = set(seen)

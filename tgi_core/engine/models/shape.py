@@ -15,9 +15,8 @@ _SORTING_BYTES = 112
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes in elements; `weight_bytes` counts tied weights once, and no adapters.
-
-    `whole_head` says that the output head cannot be run apart, so that all logits of a scored prompt's chunk exist at once.
+    """Sizes in elements; `weight_bytes` counts tied weights once, and no adapters. With `whole_head`, the output head cannot run
+    separately, so that all logits of a scored prompt's chunk exist at once.
     """
 
     dtype: torch.dtype
@@ -29,7 +28,7 @@ class ModelShape:
     adapter_bytes: int = 0
     whole_head: bool = False
     token_bytes: int | None = None
-    """Bytes of a token's inner states in a step, if the runner knows them; its logits are float32 then. None: they are estimated."""
+    """Bytes of a token's intermediate activations in a step, if the runner knows them; its logits are then float32. None: estimated."""
 
     @property
     def weights(self) -> tuple[Memory, ...]:
@@ -38,8 +37,8 @@ class ModelShape:
         return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
-        """A step's memory beside weights and cache: hidden states, a layer's inner states, and what sampling and the logprobs of prompts
-        need, one after the other."""
+        """A step's memory besides weights and cache: hidden states, a layer's intermediate activations, and what sampling and prompt
+        logprobs need in turn."""
         if self.token_bytes is not None:
             sorting = rows * self.vocab_size * _SORTING_BYTES
             return step_tokens * self.token_bytes + max(sorting, self.scoring_bytes(step_tokens))
@@ -51,8 +50,8 @@ class ModelShape:
         return rows * self.vocab_size * 8 * 4
 
     def scoring_bytes(self, step_tokens: int) -> int:
-        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores, unless the logits
-        are float32 themselves, and logprobs."""
+        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores (unless the
+        logits are float32 themselves), and logprobs."""
         positions = step_tokens if self.whole_head else min(CHUNK, step_tokens)
         is_float = self.token_bytes is not None or self.dtype is torch.float32
         return positions * self.vocab_size * ((0 if is_float else self.dtype.itemsize) + 4 + 4)

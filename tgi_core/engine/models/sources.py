@@ -58,7 +58,7 @@ class Source:
             yield parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def copy_to(self, loaded: Tensor, stored: StoredWeights, cut: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Write the weight to a tensor, and return it; `cut` takes the part that it holds of the tensor, or of each expert's."""
+        """Write the weight to a tensor, and return it; `cut` selects the part of the tensor, or of each expert's, that it holds."""
         for index, value in enumerate(self.read(stored, loaded.dtype)):
             (loaded[index] if self.stacked else loaded).copy_(value if cut is None else cut(value))
         return loaded
@@ -114,7 +114,7 @@ def _numbers(name: str) -> list[int]:
 def _conversions(model: PreTrainedModel) -> list[Any]:
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
-    except ImportError:  # transformers 4 knows none of this kind
+    except ImportError:  # transformers 4 has none of this kind
         return []
     return list(get_model_conversion_mapping(model) or ())
 

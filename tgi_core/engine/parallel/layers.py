@@ -45,7 +45,7 @@ class RowParallel(ParallelLayer):
 
 
 class RowParallelSplitInput(ParallelLayer):
-    """The same, called with all inputs."""
+    """A `RowParallel` layer that is called with all inputs."""
 
     def __init__(self, inner: nn.Module, collectives: Collectives, size: int) -> None:
         super().__init__(inner, collectives)

@@ -57,7 +57,7 @@ def load_partition(
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
     round_head(model, stored.quantize, dtype)
     insert_collectives(model, parts, collectives, whole)
-    collectives.meet()  # reading takes some ranks longer than others, and the device's own waits are not made for that
+    collectives.meet()  # reading takes some ranks longer than others, and the device's own timeouts do not allow for that
     progress(STEP_NAME, total, total, "B")
     return model.eval().requires_grad_(False)
 

@@ -16,7 +16,7 @@ from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 _SHARDED_STYLES = (Style.COLUMNS, Style.COLUMNS_GATHERED, Style.ROWS, Style.ROWS_LOCAL, Style.ROWS_SPLIT)
 _LINEAR_ROWS = (Style.ROWS, Style.ROWS_LOCAL, Style.ROWS_SPLIT)
 _UNEVEN = (Style.COLUMNS_GATHERED, Style.ROWS_SPLIT, Style.VOCABULARY)
-"""Styles whose parts may differ in size: nothing between two of them counts heads."""
+"""Styles whose parts may differ in size: nothing between such layers counts heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Shard:
 class Partition:
     """One rank's part of a model.
 
-    `shards` are by parameter; `collective_styles` by module, for those that communicate; `sizes` the ranks' outputs of those that gather.
+    `shards` are by parameter; `collective_styles`: by module, for those that communicate; `sizes`: the ranks' output sizes of those that
+    gather.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""What opening a model would choose and take, from its config and the headers of its weights."""
+"""Plans how a model would run and how much memory it would take, from its config and the headers of its weights."""
 
 from tgi_core.engine.planning.opening import plan_session
 

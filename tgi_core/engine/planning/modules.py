@@ -46,7 +46,7 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
             f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
         )
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
-    # in bfloat16: without values, some kernels of experts take nothing else
+    # in bfloat16: without values, some expert kernels accept nothing else
     probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
     try:
         call, seen = use_ragged_attention(probe.eval())
@@ -85,7 +85,7 @@ def _encoder_decoder(
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of all parameters, tied ones once."""
+    """Bytes of all parameters, counting tied ones once."""
     sizes = {name: value.numel() * value.itemsize for name, value in model.named_parameters()}
     for group in tied_groups(model):
         for name in sorted(group & sizes.keys())[1:]:

@@ -19,7 +19,7 @@ from tgi_core.engine.state_memory import plan_states
 
 
 class PlannedKit:
-    """A kit whose memory is what would be left after the weights."""
+    """A kit that reports the memory that would be left after loading the weights."""
 
     def __init__(self, kit: DeviceKit, free_bytes: int | None) -> None:
         """`free_bytes` is the memory for weights and cache; None asks the device."""
@@ -29,7 +29,7 @@ class PlannedKit:
 
     @classmethod
     def of(cls, kit: DeviceKit, free_bytes: int | None, taken: int = 0) -> DeviceKit:
-        """As a kit."""
+        """Create it, typed as a kit."""
         planned = cls(kit, free_bytes)
         planned.taken = taken
         return cast(DeviceKit, planned)
@@ -44,7 +44,7 @@ class PlannedKit:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What a runner needs of an attention provider to promise limits."""
+    """The part of an attention provider that a runner needs to promise limits."""
 
     block_sizes: tuple[int, ...]
 
@@ -63,7 +63,7 @@ class PlannedRunner(PagedRunner):
         spare_blocks: int = PagedRunner.spare_blocks,
         row_state_bytes: int = 0,
     ) -> None:
-        """`row_state_bytes` is what the states of a row take, of a model that has some."""
+        """`row_state_bytes` is the size of a row's states, if the model has any."""
         super().__init__(tuple(layers), shape, kit, cast(AttentionProvider, _Blocks(block_sizes)))
         self.kernels, self.features, self.spare_blocks = kernels, features, spare_blocks
         self._row_state_bytes = row_state_bytes

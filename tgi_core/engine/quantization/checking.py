@@ -36,6 +36,6 @@ def disagreement(provider: LinearProvider, weight: Weight) -> str:
 
 
 def _inputs(tokens: int, weight: Weight) -> torch.Tensor:
-    """Values from −1 to 1 with a period that is no power of two."""
+    """Values from −1 to 1 with a period that is not a power of two."""
     count = tokens * weight.shape[1]
     return ((torch.arange(count) % 257) / 128 - 1).view(tokens, -1).to(weight.device, weight.dtype)

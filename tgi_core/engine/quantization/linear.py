@@ -64,7 +64,7 @@ class Linears:
         self._chosen: dict[str, list[str]] = {}
 
     def load(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """A linear layer by the best provider that supports the weight, on the device. Raises Unsupported if none does."""
+        """A linear layer of the best provider that supports the weight, on the device. Raises Unsupported if none does."""
         weight = weight.to(self.device)
         linear = self._choose(weight).load(weight, None if bias is None else bias.to(self.device))
         self.saved_bytes += weight.dense_bytes - linear.num_bytes

@@ -81,7 +81,7 @@ class StoredWeights:
             raise InvalidModel(f"{stored.entry.file}: {stored.name.removesuffix('.weight')}: {error}") from error
 
     def linear(self, stored: StoredWeight, dtype: torch.dtype) -> Weight:
-        """The same, of a linear layer inside of the model: rounded if weights are quantized at load."""
+        """The same for a linear layer inside the model: rounded if weights are quantized at load."""
         if stored.format is not None or not self.quantize:
             return self.weight(stored, dtype)
         return rounded(self._view(stored.entry), self.quantize, dtype)
@@ -137,5 +137,5 @@ def open_weights(directory: Path, quantize: str = "") -> StoredWeights:
 def _plain(name: str, entry: TensorEntry) -> StoredWeight:
     """A tensor that is a weight itself. Raises InvalidModel for codes: without scales they would be wrong numbers."""
     if name.endswith(".weight") and entry.dtype not in ("F64", "F32", "F16", "BF16"):
-        raise InvalidModel(f"{entry.file}: tensor {name!r} holds codes ({entry.dtype}), and no scales for them are there")
+        raise InvalidModel(f"{entry.file}: tensor {name!r} holds codes ({entry.dtype}), but no scales for them")
     return StoredWeight(name, entry.shape, {name: entry})

@@ -151,7 +151,8 @@ class Scaled(Grouped):
 
 
 class Affine(Grouped):
-    """Codes with scales and offsets, both float32 or float16: GGUF's types with a minimum. Codes beside others may be 16-bit integers."""
+    """Codes with scales and offsets, both float32 or float16: GGUF's types with a minimum. Codes merged with others may be 16-bit
+    integers."""
 
     layout = "affine"
     __slots__ = ()
@@ -164,7 +165,7 @@ class Affine(Grouped):
 
 
 def concatenated(weights: Sequence[Weight]) -> Weight:
-    """Weights concatenated by rows: in their layout if they share one or, of integers, if some have offsets; else dense."""
+    """Weights concatenated by rows: in their layout if they share one or are integers of which some have offsets; else dense."""
     first = weights[0]
     if len(weights) == 1:
         return first
@@ -178,7 +179,7 @@ def concatenated(weights: Sequence[Weight]) -> Weight:
 
 
 def _affine(weights: Sequence[Weight]) -> Sequence[Weight]:
-    """Weights of the same numbers with offsets, in groups of one size; as they are if some are not integers without zero points."""
+    """The same weights with offsets, in groups of one size; unchanged if some are not integers without zero points."""
     found = [
         weight for weight in weights if isinstance(weight, Affine) or (isinstance(weight, Scaled) and len(weight.parts) == 2)
     ]

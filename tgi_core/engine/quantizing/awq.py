@@ -1,4 +1,4 @@
-"""AWQ: scales of a layer's inputs that make rounding lose less.
+"""AWQ: scales of a layer's inputs that reduce the rounding loss.
 
 Inputs with large activations are scaled up in the weights before these are rounded, and down in whatever produces the inputs: a norm's
 weights, or the outputs of another linear layer. Source: Lin et al., "AWQ: Activation-aware Weight Quantization for On-Device LLM
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tgi_core.engine.quantizing.layerwise import SeenLayer
 
 Rounded = Callable[[Tensor], Tensor]
-"""What a matrix [out, in] in float32 is after rounding."""
+"""Returns a float32 matrix [out, in] after rounding."""
 
 Stored = Callable[[nn.Parameter], Tensor]
 """Called with a parameter that has changed and is not quantized; returns its value in the checkpoint's dtype, as float32."""
@@ -38,7 +38,7 @@ class Fold:
 
 
 def scale_inputs(seen: SeenLayer, rounded: Rounded, stored: Stored) -> None:
-    """Scale the inputs of a decoder layer's linear layers where that makes rounding lose less, without changing what the layer computes.
+    """Scale the inputs of a decoder layer's linear layers where that reduces the rounding loss, without changing what the layer computes.
     The layer's moments follow."""
     for fold in find_folds(seen):
         consumers = [seen.linears[name] for name in fold.consumers]
@@ -50,7 +50,8 @@ def scale_inputs(seen: SeenLayer, rounded: Rounded, stored: Stored) -> None:
 
 
 def best_scales(matrices: Sequence[Tensor], moments: Tensor, rounded: Rounded) -> Tensor:
-    """The scales [in] of inputs for which matrices [out, in] lose least in their products with inputs of these second moments [in, in]."""
+    """The scales [in] of inputs for which matrices [out, in] lose the least in their products with inputs of these second moments [in,
+    in]."""
     size = moments.diagonal().sqrt()
     found: list[tuple[float, Tensor]] = []
     for step in range(_STEPS):
@@ -77,7 +78,7 @@ def find_folds(seen: SeenLayer) -> list[Fold]:
 
 
 def _sharing(layer: SeenLayer) -> list[tuple[str, ...]]:
-    """Names of linear layers, together if they get the very same tensor."""
+    """Names of linear layers, grouped if they get the very same tensor."""
     seen: dict[str, Tensor] = {}
 
     def hook_of(name: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""GPTQ: codes of a matrix that lose least in its products with the inputs that it gets.
+"""GPTQ: codes of a matrix that lose the least in its products with its inputs.
 
 Inputs are rounded one after the other, and each one's error is compensated by those not yet rounded, by the inverse of the inputs' second
 moments. Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2022, algorithm 1.

@@ -43,8 +43,8 @@ def each_layer(
     model: PreTrainedModel, rows: Tensor, wanted: set[str], prepare: Prepare, change: Change, done: Callable[[int, int], None]
 ) -> None:
     """Call `prepare` for each decoder layer, then `change` for its wanted linear layers; later layers see the outputs of the changed
-    ones. `rows` are token ids [rows, length]; `done` gets the number of finished layers, and of all. Raises Unsupported if the model has
-    no list of layers."""
+    ones. `rows` are token ids [rows, length]; `done` gets the numbers of finished layers and of all layers. Raises Unsupported if the
+    model has no list of layers."""
     name, layers = _layers(model)
     batches = [_first_inputs(model, layers[0], row.unsqueeze(0)) for row in rows]
     for index, layer in enumerate(layers):

@@ -23,7 +23,7 @@ def text_rows(ids: list[int], rows: int, length: int, source: str) -> Tensor:
 
 @torch.inference_mode()
 def sampled_rows(model: PreTrainedModel, rows: int, length: int, seed: int) -> Tensor:
-    """Text of the model's own, [rows, length] token ids sampled at temperature 1 from its first token on."""
+    """The model's own text: token ids [rows, length], sampled at temperature 1 from the first token on."""
     config = model.config.get_text_config(decoder=True)
     first = config.bos_token_id if isinstance(config.bos_token_id, int) else 0
     generator = torch.Generator().manual_seed(seed)

@@ -27,7 +27,7 @@ from tgi_core.model_files import read_json
 _log = logging.getLogger("tgi_core.engine")
 
 HELD_OUT = 8
-"""One of so many rows of text is not used for calibration, but to measure perplexity."""
+"""One in this many rows of text is not used for calibration, but to measure perplexity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it: the quantized layers, those that could not be and why, bytes and perplexity before and after."""
+    """The result: the quantized layers, those that could not be quantized and why, and bytes and perplexity before and after."""
 
     layers: int
     left: dict[str, str]
@@ -100,7 +100,7 @@ class _Quantizing:
 
     @property
     def replaced(self) -> dict[str, Tensors]:
-        """Tensors in place of those of the files."""
+        """Tensors that replace those of the files."""
         weights = {
             f"{layer}.weight": {f"{layer}.{part}": tensor for part, tensor in parts.items()}
             for layer, parts in self.layers.items()

@@ -27,7 +27,7 @@ class Quantizer:
         return (values / scale + zero).round().clamp(0, 2**self.bits - 1)
 
     def dequantize(self, fields: Tensor, group: int) -> Tensor:
-        """What fields [out] or [out, n] in a group stand for."""
+        """The values that fields [out] or [out, n] in a group stand for."""
         scale, zero = self._of(fields, group)
         return (fields - zero) * scale
 

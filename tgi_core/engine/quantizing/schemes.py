@@ -1,4 +1,4 @@
-"""What a quantized layer holds in a file, by method."""
+"""The tensors of quantized layers in files, by method."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class QuantizationScheme(ABC):
 
     @abstractmethod
     def refusal(self, rows: int, columns: int) -> str:
-        """Why a matrix of that size stays as it is; empty if it does not."""
+        """Why a matrix of this size stays as it is; empty if it is quantized."""
 
     def prepare(self, seen: SeenLayer, stored: Stored) -> None:
-        """Make a decoder layer's matrices lose less, without changing what the layer computes. `stored` is called for what changes
-        beside them."""
+        """Reduce the loss of a decoder layer's matrices, without changing what the layer computes. `stored` is called for other tensors
+        that change."""
         return
 
     @abstractmethod
     def quantize(self, matrix: Tensor, moments: Tensor | None) -> tuple[Tensors, Tensor]:
-        """Tensors in place of a matrix [out, in] in float32, by their names after the layer's, and the matrix that they stand for."""
+        """Tensors that replace a matrix [out, in] in float32, by their names after the layer's, and the matrix that they stand for."""
 
 
 class Grouped(QuantizationScheme):
@@ -57,7 +57,7 @@ class Grouped(QuantizationScheme):
         """See `QuantizationScheme.refusal`."""
         if columns % 32 or columns % self._group(columns):
             return f"its {columns} inputs are not whole groups of {self._size if self._size > 0 else 32}"
-        return f"its {rows} outputs are no multiple of 32" if rows % 32 else ""
+        return f"its {rows} outputs are not a multiple of 32" if rows % 32 else ""
 
     def _group(self, columns: int) -> int:
         return self._size if self._size > 0 else columns
@@ -184,7 +184,7 @@ class Channels(QuantizationScheme):
 
     def refusal(self, rows: int, columns: int) -> str:
         """See `QuantizationScheme.refusal`."""
-        return f"its {columns} inputs are no multiple of 4" if columns % 4 else ""
+        return f"its {columns} inputs are not a multiple of 4" if columns % 4 else ""
 
     def quantize(self, matrix: Tensor, moments: Tensor | None) -> tuple[Tensors, Tensor]:
         """See `QuantizationScheme.quantize`."""

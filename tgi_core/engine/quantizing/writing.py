@@ -29,7 +29,7 @@ def write_checkpoint(
     file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write the tensors of a checkpoint to a new directory, with those in `replaced` in place of some of them; then `config` and copies
-    of the tokenizer's and other files. `done` gets the number of written weights, and of all."""
+    of the tokenizer's and other files. `done` gets the numbers of written weights and of all weights."""
     files: list[tuple[Path, list[str]]] = []
     batch: Tensors = {}
     total = 0

@@ -1,4 +1,4 @@
-"""What a session needs of a speculator."""
+"""The interface of a speculator."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Speculator(Protocol):
     name: str
     """Its layout."""
     most: int
-    """The most tokens that it guesses for a row."""
+    """Maximum number of tokens that it guesses for a row."""
 
     def reserve(self, plan: WarmupPlan, capacity: Capacity) -> Capacity:
         """Allocate what it keeps for rows within these limits; returns them with its memory. Raises OutOfMemory."""
 
     def propose(self, row_inputs: Sequence[RowInput], rows: Sequence[Row], logits: StepLogits, count: int) -> Proposals:
-        """Guess up to `count` tokens behind what a step made: `rows` are the results of `row_inputs`, whose rows have those tokens. Only
-        those that are asked to `propose` get any."""
+        """Guess up to `count` tokens after those that a step made: `rows` are the results of `row_inputs`, whose rows already have those
+        tokens. Only rows that are told to `propose` get any."""
 
     def release(self) -> None:
         """Free what it keeps for rows."""
 
 
 def continued(row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> list[tuple[RowInput, Row]]:
-    """Those that made a token, go on and are asked for guesses."""
+    """The rows that made a token, continue, and are told to propose."""
     pairs = zip(row_inputs, rows, strict=True)
     return [(row_input, row) for row_input, row in pairs if row_input.propose and row.tokens and row.fault is None]
 
 
 def no_proposals(options: OpenOptions, reason: str) -> tuple[Kernel, ...]:
-    """What to say where a speculator is asked for and there is none."""
+    """What to report if a speculator is requested and there is none."""
     return (Kernel(PART, "none", reason),) if options.speculator else ()

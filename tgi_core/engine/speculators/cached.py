@@ -1,7 +1,7 @@
 """The base of speculators that keep keys and values of rows, in the blocks of the rows' tables, so that rows share prefixes in both caches.
 
-They run each token that the model runs. Blocks that a row lacks for its newest token and the guesses come from a reserve, and are computed
-again in blocks of the row.
+They run each token that the model runs. Blocks that a row lacks for its newest token and the guesses come from a reserve; their positions
+are computed again in the row's own blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Guess:
 
     @classmethod
     def of(cls, row_input: RowInput, tokens: list[int], count: int, block_size: int, spare: Iterator[int]) -> Guess:
-        """What follows a step's `row_input`: all `tokens` that the row has now if `count` are guessed, else those of the step."""
+        """The row as of a step's `row_input`: with all `tokens` that it has now if `count` are guessed, else with those of the step."""
         known = len(tokens) if count else min(len(tokens), row_input.start + row_input.take - len(row_input.drafts))
         table = list(row_input.row.tables[0])
         table += [next(spare) for _ in range(len(table), -(-(known + count - 1) // block_size))]
@@ -52,7 +52,7 @@ class CachedSpeculator(ABC):
     name: str
 
     def __init__(self, longest: int, num_bytes: int, behind: int = 0) -> None:
-        """It runs rows of up to `longest` tokens, less their first `behind`; `num_bytes` are those of its weights."""
+        """It runs rows of up to `longest` tokens, minus their first `behind`; `num_bytes` is the size of its weights."""
         self._longest, self._num_bytes, self._behind = longest, num_bytes, behind
         self._block_size, self._spare = 0, list[int]()
 
@@ -66,7 +66,7 @@ class CachedSpeculator(ABC):
 
     @abstractmethod
     def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of that size until `release`."""
+        """Use a cache of this size until `release`."""
 
     @abstractmethod
     def release(self) -> None:
@@ -115,7 +115,7 @@ class CachedSpeculator(ABC):
 
 
 def unshared_blocks(name: str, own: tuple[int, ...], model: tuple[int, ...]) -> str:
-    """Why a speculator whose cache has blocks of `own` sizes cannot share the tables of the model, with those of `model`; empty if it
+    """Why a speculator that supports block sizes `own` cannot share the block tables of a model that supports `model`; empty if it
     can."""
     return "" if set(model) <= set(own) else f"{name} runs with blocks of {own} tokens, the model with {model}"
 

@@ -20,7 +20,7 @@ _MOST_PADDING = 128
 
 @runtime_checkable
 class PagedModel(Runner, Protocol):
-    """A runner over a paged cache whose blocks others assign. `beside` is a cache of another model with the blocks of this one's."""
+    """A runner over a paged cache whose blocks others assign. `beside` is another model's cache with the same blocks as this one's."""
 
     shape: ModelShape
     beside: CacheBeside | None
@@ -29,7 +29,7 @@ class PagedModel(Runner, Protocol):
         """Bytes of a block."""
 
     def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of that size until `release`."""
+        """Use a cache of this size until `release`."""
 
 
 class DraftModel(CachedSpeculator):

@@ -1,8 +1,8 @@
 """EAGLE-3: the first draft token comes from hidden states of the target model, the others from its own.
 
 At place p it takes the hidden states at p and the token at p + 1, and guesses the token at p + 2. So what the last place of a block holds
-depends on the first token of the next one. A row that reuses the block and goes on with another token finds it for the first one's: that
-makes a guess less likely to be right, and changes no answer.
+depends on the first token of the next one. A row that reuses the block but continues with another token finds the state for the first
+row's token: that makes a guess less likely to be right, but changes no answer.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tgi_core.engine.speculators.files import MOST, SpeculatorConfig
 
 @runtime_checkable
 class KeepsLayers(Protocol):
-    """A runner over a paged cache that can keep the hidden states between its layers. `beside` is a cache of another model with the blocks
-    of this one's."""
+    """A runner over a paged cache that can keep the hidden states between its layers. `beside` is another model's cache with the same
+    blocks as this one's."""
 
     block_sizes: tuple[int, ...]
     beside: CacheBeside | None
 
     @property
     def num_layers(self) -> int:
-        """The number of its layers."""
+        """Number of its layers."""
 
     @property
     def embedding(self) -> Tensor:
@@ -132,7 +132,7 @@ class Eagle3Speculator(CachedSpeculator):
 
 
 def _taken(layers: LayerStates, step: StepMetadata) -> Tensor:
-    """The hidden states [tokens, 3 · hidden] of a step's tokens, which are the first ones of the rows in the model's step."""
+    """The hidden states [tokens, 3 · hidden] of a step's tokens, which come first among the rows' tokens in the model's step."""
     firsts = [(layers.first[row_input.row.request.id], row_input.take) for row_input in step.order]
     places = torch.cat([torch.arange(first, first + take) for first, take in firsts])
     return layers.states[places.to(layers.states.device)]

@@ -1,10 +1,10 @@
 """The files of EAGLE-3 (Li et al. 2025, arXiv 2503.01840).
 
 config.json is that of a decoder of the Llama family, as SpecForge and SGLang write it, or holds one in `transformer_layer_config`, as the
-library speculators does. For the model's hidden size T, and H of its own, the safetensors files hold `fc.weight` [H, 3T], one decoder layer
-`midlayer.` or `layers.0.` whose attention takes 2H elements, `norm.weight` [H], and an output head `lm_head.weight` [own vocabulary, H],
-in which token i is token i + `d2t`[i] of the model (`t2d` says the same the other way). Without `embed_tokens.weight` [vocabulary, H] the
-model's embeddings serve.
+library speculators does. For the model's hidden size T, and H of its own, the safetensors files hold `fc.weight` [H, 3T], one decoder
+layer `midlayer.` or `layers.0.` whose attention takes 2H elements, `norm.weight` [H], and an output head `lm_head.weight` [own
+vocabulary, H], in which token i is token i + `d2t`[i] of the model (`t2d` is the inverse). Without `embed_tokens.weight` [vocabulary, H],
+the model's embeddings are used.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tgi_core.engine.speculators.files import SpeculatorConfig, SpeculatorTensor
 from tgi_core.speculator_files import LAYER_CONFIG
 
 STATES = 3
-"""The number of the model's layers whose hidden states are taken."""
+"""Number of the model's layers whose hidden states are used."""
 
 _LAYERS = ("midlayer.", "layers.0.")
 
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
-    """`table` describes the layer, and `states` are the model's layers before which hidden states are taken."""
+    """`table` describes the layer, and `states` lists the model's layers before which hidden states are taken."""
 
     table: DecoderTable
     states: tuple[int, ...]
@@ -45,7 +45,7 @@ class Eagle3Config:
         """For a model of that shape and number of layers. Raises InvalidModel."""
         own = config.values.get(LAYER_CONFIG, config.values)
         if not isinstance(own, dict):
-            raise InvalidModel(f"speculator: {config.file}: {LAYER_CONFIG} is no object")
+            raise InvalidModel(f"speculator: {config.file}: {LAYER_CONFIG} is not an object")
         try:
             table = read_table(own | {"model_type": "llama", "num_hidden_layers": own.get("num_hidden_layers", 1)})
         except UnsupportedFamily as reason:
@@ -58,7 +58,7 @@ class Eagle3Config:
 
 
 def _states(config: SpeculatorConfig, layers: int) -> tuple[int, ...]:
-    """vLLM counts the layers before, SGLang's `eagle_config` those that end with the hidden state."""
+    """vLLM counts the layers before the hidden state, SGLang's `eagle_config` those that end with it."""
     nested: Any = config.values.get("eagle_config")
     field = "eagle_aux_hidden_state_layer_ids"
     ids, shift = config.values.get(field), 0
@@ -94,7 +94,7 @@ class Eagle3Tensors(SpeculatorTensors):
         return self.tensor(f"{self._layer if of_layer else ''}{name}.weight", self._config.table.hidden).clone()
 
     def combining(self) -> Dense:
-        """From the hidden states of the model to one."""
+        """The projection of the model's hidden states to one."""
         return Dense.of(self.tensor("fc.weight", self._config.table.hidden, STATES * self._shape.hidden_size))
 
     def projection(self, *names: str) -> tuple[Dense, Tensor | None]:
@@ -113,7 +113,7 @@ class Eagle3Tensors(SpeculatorTensors):
         return Dense.of(self.tensor("lm_head.weight", self._config.vocab_size, self._config.table.hidden))
 
     def embedding(self, model: Tensor) -> Tensor:
-        """Its own embeddings, or else the model's."""
+        """Its own embeddings, or the model's."""
         name, hidden = "embed_tokens.weight", self._config.table.hidden
         if name not in self and model.shape[1] == hidden:
             return model
@@ -131,7 +131,7 @@ class Eagle3Tensors(SpeculatorTensors):
         return tokens
 
     def check_all_read(self) -> None:
-        """Call it last. Raises InvalidModel for a tensor that nobody read: ignoring it would compute something else."""
+        """Call it last. Raises InvalidModel for a tensor that was not read: ignoring it would compute something else."""
         unknown = sorted(name for name in self.names if name not in self._read and not name.endswith("rotary_emb.inv_freq"))
         if unknown:
             raise InvalidModel(f"speculator: {self.place}: holds tensor {unknown[0]!r}, which EAGLE-3 does not have")

@@ -1,4 +1,4 @@
-"""The layers of EAGLE-3: one decoder layer over hidden states of the model, each beside the embedding of the token that follows."""
+"""The layers of EAGLE-3: one decoder layer over hidden states of the model, each concatenated with the embedding of the next token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Eagle3Layers:
         self.num_bytes = own + sum(matrix.num_bytes for matrix in matrices)
 
     def combined(self, states: Tensor) -> Tensor:
-        """Hidden states [tokens, hidden] of those of the model's layers [tokens, 3 · model's hidden]."""
+        """Hidden states [tokens, hidden] from those of the model's layers [tokens, 3 · model's hidden]."""
         return self._combine(states)
 
     def __call__(self, hidden: Tensor, step: StepMetadata, cache: PagedLayer, keep: Tensor) -> tuple[Tensor, Tensor]:

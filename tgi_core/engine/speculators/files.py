@@ -1,4 +1,4 @@
-"""The files of a speculator: numbers of its config, and tensors by name, checked before they are used."""
+"""The files of a speculator: config values, and tensors by name, checked before they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgi_core.model_files import read_json
 
 CONFIG = "config.json"
 MOST = 16
-"""The most tokens that are guessed for a row."""
+"""Maximum number of tokens that are guessed for a row."""
 
 _DTYPES = ("F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32")

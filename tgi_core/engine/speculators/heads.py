@@ -1,4 +1,4 @@
-"""Speculators that guess from the hidden state at a row's last position, and so keep nothing of rows: Medusa and MLPSpeculator."""
+"""Speculators that guess from the hidden state at a row's last position, and so keep no state of rows: Medusa and MLPSpeculator."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Heads(Protocol):
     name: str
     """Their layout."""
     count: int
-    """Tokens that they guess."""
+    """Number of tokens that they guess."""
     num_bytes: int
     """Bytes of their weights."""
 
     def __call__(self, hidden: Tensor, newest: Tensor, count: int) -> Tensor:
-        """Tokens int64 [rows, count] behind the tokens `newest` int64 [rows], which were chosen after `hidden` [rows, hidden]."""
+        """Tokens int64 [rows, count] after the tokens `newest` int64 [rows], which were chosen after `hidden` [rows, hidden]."""
 
 
 class HeadSpeculator:

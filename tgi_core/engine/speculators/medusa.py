@@ -1,8 +1,8 @@
 """Medusa heads (Cai et al. 2024, arXiv 2401.10774) in TGI's layout: each guesses one token from the same hidden state.
 
-config.json holds `medusa_num_heads` and `medusa_num_layers`; medusa_lm_head.safetensors holds, for head h and layer l, `h.l.linear.weight`
-[hidden, hidden] and `.bias`, a residual block x + silu(W·x + b). In version 1, `h.{layers}.weight` [vocabulary, hidden] follows, an output
-head of its own. In version 2, heads have one block, and share the output head of the model.
+config.json holds `medusa_num_heads` and `medusa_num_layers`; medusa_lm_head.safetensors holds, for head h and layer l,
+`h.l.linear.weight` [hidden, hidden] and `.bias`, a residual block x + silu(W·x + b). In version 1, `h.{layers}.weight` [vocabulary,
+hidden] follows, its own output head. In version 2, heads have one block and share the output head of the model.
 """
 
 from __future__ import annotations

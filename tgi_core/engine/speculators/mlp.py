@@ -3,8 +3,8 @@ before each guess.
 
 config.json holds `n_predict`, `inner_dim`, `tie_weights` and `scale_input`; the safetensors files hold `speculator.emb.i.weight`
 [vocabulary, inner], `speculator.proj.i.weight` [inner, hidden or inner], `speculator.ln.i.weight` and `.bias` [inner], and
-`speculator.head.i.weight` [vocabulary, inner]. With tied weights, all places share those of place 0, but for the projection of the hidden
-state.
+`speculator.head.i.weight` [vocabulary, inner]. With tied weights, all places share those of place 0, except for the projection of the
+hidden state.
 """
 
 from __future__ import annotations
@@ -83,5 +83,5 @@ class MlpSpeculator:
 
 
 def _normed(state: Tensor) -> Tensor:
-    """A state of mean square 1."""
+    """The state, scaled to mean square 1."""
     return state * torch.rsqrt(state.float().square().mean(-1, keepdim=True) + _EPSILON).to(state.dtype)

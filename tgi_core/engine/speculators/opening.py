@@ -24,7 +24,7 @@ from tgi_core.speculator_files import MEDUSA, is_eagle3, is_speculator
 
 _log = logging.getLogger("tgi_core.engine")
 
-_ROW_BY_ROW = "a model with a cache of its own runs row by row"
+_ROW_BY_ROW = "a model with its own cache runs row by row"
 
 _NO_STATES = "EAGLE-3 takes hidden states between layers, which only the step from a table hands out"
 

@@ -10,17 +10,16 @@ from tgi_core.backend import Capacity
 from tgi_core.engine.sizes import doublings, fitting, ladder
 
 PROMPT_HEAD = 128
-"""Positions whose logits are computed at a time where those of a whole prompt are asked for."""
+"""Positions whose logits are computed at a time if those of a whole prompt are requested."""
 LEAST_HEAD, HEAD_STEP = 8, 4
-"""Logits of decode rows are computed for at least so many rows, and for so many times more from size to size: reading the weights takes the
-time, not the rows."""
+"""Smallest number of rows for which logits of decode rows are computed, and the factor between sizes: reading the weights takes the time,
+not the rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """A program that runs `take` tokens of each of `rows` rows, and returns `outputs` hidden states, padded behind.
-
-    It reads `blocks` blocks: of all rows together if `flat`, else of each row.
+    """A program that runs `take` tokens of each of `rows` rows, and returns `outputs` hidden states, padded at the end. It reads `blocks`
+    blocks: of all rows together if `flat`, else of each row.
     """
 
     rows: int
@@ -71,7 +70,7 @@ class Grid:
         return self.blocks[self.max_rows][-1]
 
     def shape(self, rows: int, blocks: int) -> Shape:
-        """The smallest program for so many rows that have reached so many blocks: of all rows if flat, else of the longest."""
+        """The smallest program for this many rows that have reached this many blocks: in all if flat, else in the longest row."""
         for size, sizes in self.blocks.items():
             if size >= rows and (found := fitting(sizes, blocks)):
                 return Shape(size, self.take, found, fitting(self.outputs, size * self.take) or self.outputs[-1], self.flat)
@@ -84,8 +83,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """How a device wants its shapes. `takes` are the sizes of prompts' chunks, ascending; `waste` the padding of blocks in decode steps
-    that is accepted on average; `flat` whether decode rows share one list of blocks."""
+    """A device's requirements for shapes. `takes` are the sizes of prompts' chunks, ascending; `waste` the padding of blocks in decode
+    steps that is accepted on average; `flat` whether decode rows share one list of blocks."""
 
     takes: tuple[int, ...] = (128, 256, 512, 1024)
     waste: float = 0.1
@@ -98,8 +97,8 @@ class BucketRules:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The programs of a session: for decode rows, for single rows of prompts by the size of the chunk, and for rows with drafts, of which
-    as many run at a time as of decode rows."""
+    """The programs of a session: for decode rows, for single rows of prompts by chunk size, and for rows with drafts, as many at a time
+    as decode rows."""
 
     block_size: int
     decode: Grid
@@ -147,7 +146,7 @@ class Buckets:
 
     @property
     def draft(self) -> int:
-        """Drafts that a row has at most."""
+        """Maximum number of drafts of a row."""
         return self.drafts.take - 1
 
     def shapes(self) -> list[Shape | HeadShape]:

@@ -1,4 +1,4 @@
-"""What the static engine needs of a device package."""
+"""The interface between the static engine and a device package."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class StaticKit(DeviceKit, Protocol):
 
     rules: BucketRules
     program_bytes: int
-    """Device memory that each program takes, at most."""
+    """Maximum device memory of a program."""
 
     def compiler(self) -> Mapping[str, str]:
-        """What a compiled program depends on beside model and shapes, by name: the compiler's version, the chip, …"""
+        """What a compiled program depends on besides model and shapes, by name: the compiler's version, the chip, …"""
 
     def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> ProgramCompiler:
         """A compiler of one session's programs, which depend on `fields`, and are kept in `directory` if there is one."""

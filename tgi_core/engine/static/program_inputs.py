@@ -33,7 +33,7 @@ class HeadCall:
 
 
 def input_layout(shape: Shape | HeadShape) -> BufferLayout:
-    """What a program of this shape reads."""
+    """The inputs that a program of this shape reads."""
     if isinstance(shape, HeadShape):
         return BufferLayout.of(kept=shape.kept, sampled=shape.kept)
     tokens = {"ids": shape.tokens, "positions": shape.tokens, "slots": shape.tokens, "begun": shape.rows}
@@ -43,7 +43,7 @@ def input_layout(shape: Shape | HeadShape) -> BufferLayout:
 
 
 def fill_padding(shape: Shape | HeadShape, waste: int, into: Mapping[str, np.ndarray]) -> None:
-    """Nothing but padding: it writes to no block, reads the null block, and what it samples goes to the row slot `waste`."""
+    """Nothing but padding: it writes to no block, reads the null block, and its samples go to the row slot `waste`."""
     padding = {"slots": -1, "owners": shape.rows if isinstance(shape, Shape) else 0, "sampled": waste}
     for name, part in into.items():
         part[:] = padding.get(name, 0)

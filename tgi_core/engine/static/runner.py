@@ -35,7 +35,7 @@ from tgi_core.engine.static.steps import StaticSteps
 
 
 class StaticRunner(PagedDecoderRunner):
-    """A decoder on a static device, or a rank's part of one where there are `collectives`; its steps are a session's `StaticSteps`."""
+    """A decoder on a static device, or a rank's part of one with `collectives`; its steps are a session's `StaticSteps`."""
 
     def __init__(
         self, kit: StaticKit, weights: DecoderWeights, progress: Progress, collectives: Collectives | None = None
@@ -67,7 +67,7 @@ class StaticRunner(PagedDecoderRunner):
         return self._steps
 
     def fields(self, capacity: Capacity) -> dict[str, str]:
-        """What the programs for these limits depend on beside their shapes, by name."""
+        """What the programs for these limits depend on besides their shapes, by name."""
         group, table = capacity.groups[0], repr(self.decoder.table)
         return {
             "model": f"{self.decoder.table.model_type} {hashlib.sha256(table.encode()).hexdigest()[:16]}",
@@ -87,13 +87,13 @@ class StaticRunner(PagedDecoderRunner):
         if self.collectives is not None:
             self.collectives.settle()
         step.wait()
-        if not step.step.waiting:  # chunks of prompts, of which nobody wants logits
+        if not step.step.waiting:  # chunks of prompts, whose logits are not needed
             return StepLogits(torch.zeros(0, self.shape.vocab_size))
         return step.held(row_inputs)
 
     @property
     def compiles(self) -> int:
-        """Programs that were compiled, by the compiler's own counter."""
+        """Number of compiled programs, by the compiler's own counter."""
         return 0 if self._steps is None else self._steps.compiles
 
     def release(self) -> None:

@@ -37,7 +37,7 @@ def open_static(options: OpenOptions, kit: StaticKit, progress: Progress) -> Bas
 
     def make(weights: DecoderWeights, progress: Progress) -> StaticRunner:
         runner = StaticRunner(kit, RankWeights(weights, options.group), progress, collectives)
-        collectives.meet()  # reading takes some ranks longer than others, and the device's own waits are not made for that
+        collectives.meet()  # reading takes some ranks longer than others, and the device's own timeouts do not allow for that
         return runner
 
     def reserve(plan: WarmupPlan, progress: Progress) -> Capacity:

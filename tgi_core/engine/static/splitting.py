@@ -53,7 +53,7 @@ def blocks_of(part: Part, block_size: int) -> int:
 
 
 def _grouped(parts: list[Part], grid: Grid, block_size: int) -> Iterator[Call]:
-    """Rows in groups, as many in each as fit in the largest program; those of fewer tokens than it has are padded."""
+    """Rows in groups, as many in each as fit in the largest program; rows with fewer tokens than the program are padded."""
     group: list[Part] = []
     blocks = 0
     for part in parts:
@@ -69,7 +69,7 @@ def _grouped(parts: list[Part], grid: Grid, block_size: int) -> Iterator[Call]:
 
 
 def _prompt(part: Part, buckets: Buckets) -> Iterator[Call]:
-    """A chunk in the largest size as often as it fits, and the rest in the smallest size that holds it."""
+    """Parts of the largest size as often as it fits, and the rest in the smallest size that holds it."""
     start, left = part.start, part.take
     while left:
         size = fitting(buckets.takes, left) or buckets.takes[-1]

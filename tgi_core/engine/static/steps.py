@@ -1,6 +1,6 @@
 """Enqueuing steps as programs: each gets its inputs by one copy, and what the host needs comes back by copies of fixed sizes.
 
-Nothing else touches the device's tensors here: a slice of one would be a program that nobody warmed.
+Nothing else touches the device's tensors here: a slice of one would be a program that was not warmed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class StaticSteps:
             for shape, part, wanted in runs:
                 inputs = part.to(self._device, non_blocking=True)
                 if isinstance(shape, Shape):
-                    hidden = self.programs.run(shape, inputs)  # which the heads after it read
+                    hidden = self.programs.run(shape, inputs)  # read by the heads after it
                     continue
                 for output, made in zip(wanted, self.programs.run(shape, hidden, inputs), strict=False):
                     output.copy_(made, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Warm-up of a static device: the plan first, then every program, then nothing is compiled any more."""
+"""Warm-up of a static device: first the plan, then every program; after that, nothing is compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def warm_up(
     """Steps over the real cache, with all programs compiled, and the limits that follow; `check` compares a step with plain torch. Raises
     OutOfMemory, Unsupported, InvalidModel."""
     capacity, buckets = plan_warmup(runner, plan)
-    check()  # it compiles programs of its own: a plan for which there is no memory fails first
+    check()  # the check compiles its own programs: a plan that does not fit in memory must fail before that
     runner.device.now(lambda: runner.allocate(capacity))
     fields = runner.fields(capacity)
     cache = CompileCache(Path(compile_cache), fields) if compile_cache else None

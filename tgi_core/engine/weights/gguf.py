@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file by the names of the model that they are for."""
+"""The tensors of a GGUF file, by the model's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgi_core.gguf.names import NamedTensor, named_tensors
 from tgi_core.model_files import read_json
 
 PAIRS, PLUS_ONE = "/pairs", "/plus_one"
-"""Ends of a part's name, for what `NamedTensor` says."""
+"""Suffixes of part names, by what `NamedTensor` says."""
 
 _PLAIN = ("F32", "F16", "BF16")
 _BLOCKS = {name: (elements, size) for name, elements, size in BLOCKS.values()}

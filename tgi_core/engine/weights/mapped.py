@@ -41,7 +41,7 @@ class MappedFile:
         if entry.num_bytes == 0:
             return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         with warnings.catch_warnings():
-            # torch warns that the buffer is not writable; nobody writes to a view.
+            # torch warns that the buffer is not writable; views are never written to.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             flat = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.num_bytes, offset=entry.start)
         dtype = DTYPES[entry.dtype]

@@ -21,7 +21,7 @@ _WIDTHS = re.compile(
 _FEW_LAYERS = 1024
 """Layers that no model has, but that can be built in a second or two."""
 _SMALL = 65536
-"""Widths up to here may be in a config only, for parts that the checkpoint lacks."""
+"""Widths up to this may occur only in the config, for parts that the checkpoint lacks."""
 
 
 def check_model(directory: Path) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Keywords of JSON schema that llguidance does not have: rewritten into ones that it has, or left to a check of the response."""
+"""Keywords of JSON schema that llguidance lacks: rewritten into ones that it has, or left to a check of the response."""
 
 from tgi_core.grammar.keywords.rewriting import Rewritten, rewrite
 

@@ -29,7 +29,7 @@ def rewrite_arrays(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
 
 
 def _contain(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """Let the first items be those that the array must contain."""
+    """Require the items that the array must contain to come first."""
     kept = {key: value for key, value in node.items() if key not in ("contains", "minContains", "maxContains")}
     if "contains" not in node:
         return kept
@@ -50,7 +50,7 @@ def _contain(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
 
 
 def _unique(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """List all arrays of few values; fewer items than two are unique."""
+    """List all arrays of unique items if there are few values. With fewer than two items, there is nothing to do."""
     most = node.get("maxItems")
     if isinstance(most, int) and most < 2:
         return node

@@ -53,7 +53,7 @@ def rewrite_choices(node: dict[str, Any], raw: dict[str, Any], notes: Notes) -> 
 
 
 _Choices = list[Schema] | None
-"""Schemas of which one holds beside the subschema; None if they are not known."""
+"""Schemas of which a value must match one besides the subschema; None if they are not known."""
 
 
 def _steps(
@@ -104,7 +104,8 @@ def _unless(schema: Schema, place: dict[str, Any], notes: Notes) -> _Choices:
 
 
 def _conditional(node: dict[str, Any], raw: dict[str, Any], place: dict[str, Any], notes: Notes) -> _Choices:
-    """Return the cases of `if` and `then`, and of `else`. Without its condition, the case of `else` is the larger."""
+    """Return the cases of `if` and `then`, and of `else`. If the condition cannot be negated, the case of `else` allows more than it
+    should."""
     if "then" not in raw and "else" not in raw:
         return [True]
     condition = _followed(raw["if"], notes)
@@ -125,14 +126,14 @@ def _conditional(node: dict[str, Any], raw: dict[str, Any], place: dict[str, Any
 
 
 def _is_plain(schema: Any) -> bool:
-    """Return whether llguidance has all keywords of a condition."""
+    """Return whether llguidance supports all keywords of a condition."""
     if isinstance(schema, list):
         return all(map(_is_plain, schema))
     return not isinstance(schema, dict) or (not _BEYOND & schema.keys() and all(map(_is_plain, schema.values())))
 
 
 def _followed(schema: Schema, notes: Notes) -> Schema:
-    """Return what a plain reference refers to."""
+    """Return the target of a plain reference."""
     for _ in range(8):
         if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1):
             break
@@ -155,7 +156,7 @@ def _dependent(name: str, dependent: Any, place: dict[str, Any]) -> _Choices:
 
 
 def _combined(alternatives: list[dict[str, Any]], keyword: str, choices: _Choices, notes: Notes) -> list[dict[str, Any]]:
-    """Return each alternative with each of the choices; as they are, with a note, if that is not simple, or too much."""
+    """Return each alternative combined with each choice; if that is not simple, or too much, the alternatives as they are, with a note."""
     if choices is not None:
         try:
             combined = list(_merged(alternatives, choices))
@@ -174,12 +175,12 @@ def _merged(alternatives: Iterable[dict[str, Any]], choices: list[Schema]) -> It
             if not isinstance(both, dict) or _is_empty(both):
                 continue
             if "properties" not in one and "properties" in both and "additionalProperties" not in both:
-                both["additionalProperties"] = True  # a list of properties would otherwise close it
+                both["additionalProperties"] = True  # otherwise, listing properties would close it
             yield both
 
 
 def _is_empty(schema: dict[str, Any]) -> bool:
-    """Return whether a property is required that cannot be."""
+    """Return whether a required property is excluded."""
     return any(properties_of(schema).get(name, True) is False for name in required_of(schema))
 
 

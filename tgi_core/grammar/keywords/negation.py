@@ -1,4 +1,4 @@
-"""What does not match a schema, as schemas."""
+"""The negation of a schema, as a list of schemas."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST = 16
 
 
 def negations(schema: Schema, place: Schema, root: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return schemas that together match the values of `place` that do not match `schema`. `place` says what values there are.
-    Raises NotSimple."""
+    """Return schemas that together match the values of `place` that do not match `schema`. `place` is a schema for the values that can
+    occur. Raises NotSimple."""
     if not isinstance(schema, dict):
         return [] if schema is True else [{}]
     says = {key: value for key, value in schema.items() if key not in ANNOTATIONS}

@@ -1,4 +1,4 @@
-"""What a rewriting notes down: the root of the schema, and what its masks do not hold."""
+"""The notes of a rewriting: the schema's root, and what masks do not enforce."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class Notes:
-    """`checked`: keywords that only a check of the complete response can hold. `formats`: unknown formats, which nothing holds.
-    Both are in the order of their first appearance; the values mean nothing."""
+    """`checked`: keywords that only a check of the complete response can enforce. `formats`: unknown formats, which nothing enforces.
+    Both keep the order of first appearance; their values mean nothing."""
 
     root: dict[str, Any]
     checked: dict[str, None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`propertyNames`, `patternProperties` beside each other, the number of properties, and `unevaluatedProperties`."""
+"""`propertyNames`, overlapping `patternProperties`, the number of properties, and `unevaluatedProperties`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgi_core.grammar.keywords.unevaluated import rewrite_unevaluated
 from tgi_core.grammar.keywords.values import ANNOTATIONS, Schema, exact_values, properties_of, required_of, types_of
 
 Compiles = Callable[[dict[str, Any]], bool]
-"""Returns whether llguidance can hold a schema."""
+"""Returns whether llguidance can enforce a schema."""
 
 
 def rewrite_objects(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def rewrite_objects(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict
 
 
 def _named(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """Turn conditions on names into properties, or into a pattern."""
+    """Turn `propertyNames` into listed properties, or into a pattern."""
     kept = dict(node)
     names = _resolved(kept.pop("propertyNames"), notes)
     if names is False:
@@ -81,7 +81,7 @@ def _pattern(names: dict[str, Any]) -> str | None:
 
 
 def _patterned(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str, Any]:
-    """Keep the patterns that exclude each other; of a name that matches several, llguidance would use one schema only."""
+    """Keep the patterns that exclude each other; for a name that matches several, llguidance would use only one schema."""
     patterns: dict[str, Schema] = {}
     for pattern, schema in node["patternProperties"].items():
         more = {**patterns, pattern: schema}
@@ -95,12 +95,12 @@ def _patterned(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str,
 def _may_match(patterns: Iterable[str], name: str) -> bool:
     try:
         return any(re.search(pattern, name) for pattern in patterns)
-    except re.error:  # of another dialect
+    except re.error:  # from another dialect
         return True
 
 
 def _counted(node: dict[str, Any], notes: Notes, holds: Compiles) -> dict[str, Any]:
-    """Drop limits on the number of properties that llguidance cannot hold beside optional ones."""
+    """Drop limits on the number of properties if llguidance cannot enforce them next to optional ones."""
     shell: dict[str, Any] = {
         "type": "object",
         "properties": dict.fromkeys(properties_of(node), True),

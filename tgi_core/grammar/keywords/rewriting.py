@@ -1,4 +1,4 @@
-"""Rewrites a schema so that llguidance can hold most of it, and lists what remains.
+"""Rewrites a schema so that llguidance can enforce most of it, and lists what remains.
 
 A response that matches the rewritten schema and passes the check of the keywords in `checked` is valid under the schema itself. The
 rewritten schema may be narrower in ways that do not matter to clients: sets of few values come in the order of their schema, and what
@@ -36,7 +36,7 @@ _DRAFTS = ("http://json-schema.org/draft-", "https://json-schema.org/draft/")
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A schema that llguidance may hold, the keywords that a response must be checked for, and formats that nothing holds."""
+    """A schema that llguidance may enforce, the keywords that a response must be checked for, and formats that nothing enforces."""
 
     schema: Schema
     checked: tuple[str, ...]
@@ -44,8 +44,8 @@ class Rewritten:
 
 
 def rewrite(schema: dict[str, Any], holds: Compiles) -> Rewritten:
-    """Rewrite a schema; does not modify its argument. `holds` tells what llguidance can hold. Call `limits.check_document` first,
-    since this recurses."""
+    """Rewrite a schema; does not modify its argument. `holds` tells whether llguidance can enforce a schema. Call `limits.check_document`
+    first, since this recurses."""
     root = normal(schema)
     notes = Notes(root)
     rewritten = _node(root, notes, holds)
@@ -53,8 +53,8 @@ def rewrite(schema: dict[str, Any], holds: Compiles) -> Rewritten:
 
 
 def normal(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without what its meaning does not need: unknown dialects, and an `$id` beside a `$ref` that without it leads
-    somewhere. References to places that a rewriting may move become references to definitions."""
+    """Return a schema without what its meaning does not need: unknown dialects, and an `$id` next to a `$ref` that resolves without it.
+    References to places that a rewriting may move become references to definitions."""
     root = dict(schema)
     if not str(root.get("$schema", _DRAFTS[0])).startswith(_DRAFTS):
         del root["$schema"]
@@ -119,7 +119,7 @@ def _node(schema: Schema, notes: Notes, holds: Compiles) -> Schema:
 
 
 def _part(schema: Schema, notes: Notes, holds: Compiles) -> Schema:
-    """Rewrite a part of an `allOf`; of a condition, only the schemas in it."""
+    """Rewrite a part of an `allOf`; if it is a condition, only `then` and `else`."""
     if not only_conditional(schema):
         return _node(schema, notes, holds)
     return {key: value if key == "if" else _node(value, notes, holds) for key, value in schema.items()}

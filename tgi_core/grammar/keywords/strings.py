@@ -8,18 +8,18 @@ from typing import Any
 from tgi_core.grammar.keywords.notes import Notes
 
 FORMATS = frozenset(("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
-"""Formats that masks hold."""
+"""Formats that masks enforce."""
 _BEYOND = re.compile(r"\(\?(?:[=!>]|<[=!])|(?<!\\)(?:\\\\)*\\[1-9bBkGzZ]")
-"""Looking around, references back, and borders of words: what no finite automaton of llguidance has."""
+"""Look-around, backreferences and word boundaries, which llguidance's finite automata lack."""
 
 
 def compiles(pattern: object) -> bool:
-    """Return whether a pattern has only what llguidance may compile."""
+    """Return whether a pattern uses only what llguidance may compile."""
     return isinstance(pattern, str) and _BEYOND.search(pattern) is None
 
 
 def rewrite_strings(node: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """Leave out patterns that cannot be held, and unknown formats."""
+    """Drop patterns that cannot be enforced, and unknown formats."""
     dropped = set()
     if isinstance(node.get("pattern"), str) and not compiles(node["pattern"]):
         notes.check("pattern")

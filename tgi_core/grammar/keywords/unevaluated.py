@@ -12,8 +12,8 @@ _SPREADING = ("allOf", "anyOf", "oneOf", "if", "$ref")
 
 
 def rewrite_unevaluated(node: dict[str, Any], notes: Notes, keyword: str, plain: str, beside: Collection[str]) -> dict[str, Any]:
-    """Replace a keyword by its plain form, which is the same where no other keyword of the node evaluates anything; note a check
-    elsewhere. `beside` are such keywords of this type."""
+    """Replace a keyword by its plain form, which means the same if no other keyword of the node evaluates anything; otherwise note a
+    check. `beside` lists such other keywords for this type."""
     kept = dict(node)
     given = kept.pop(keyword)
     if given is True or given == {}:

@@ -21,7 +21,7 @@ _DEPTH = 5
 
 
 def same(value: Any) -> Any:
-    """Return a hashable form of a value, equal for values that JSON schema holds equal: 1 and 1.0, but not 1 and true."""
+    """Return a hashable form of a value, equal for values that JSON schema considers equal: 1 and 1.0, but not 1 and true."""
     if isinstance(value, dict):
         return ("object", frozenset((key, same(each)) for key, each in value.items()))
     if isinstance(value, list):

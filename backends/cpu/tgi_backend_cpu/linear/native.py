@@ -27,7 +27,7 @@ class NativeLinear:
     bias: Tensor | None
     """float32; the packed weight points to it."""
     num_bytes: int
-    """Bytes of the packed weight, but for what pads its last panel."""
+    """Bytes of the packed weight, without the padding of its last panel."""
 
     dense = None
 

@@ -49,5 +49,5 @@ class OneDnnLinears:
         return disagreement(self, weight)
 
     def load(self, weight: Weight, bias: Tensor | None) -> OneDnnLinear:
-        """See `LinearProvider.load`. A weight in another layout than dense is dequantized first."""
+        """See `LinearProvider.load`. A weight that is not dense is dequantized first."""
         return OneDnnLinear(torch.ops.mkldnn._reorder_linear_weight(weight.dequantize(), None), bias, weight.dense_bytes)

@@ -1,4 +1,4 @@
-"""Lossless bfloat16 in twelve bits per element, for weights of which nearly all share 16 exponents; see `native/bf12.h`."""
+"""Lossless bfloat16 in twelve bits per element, for weights nearly all of which share 16 exponents; see `native/bf12.h`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tgi_backend_cpu.packing.panels import Unpacked
 from tgi_core.engine.quantization.weight import Affine, Grouped, Weight
 
 _STEP = 8
-"""Groups have multiples of so many inputs: they are decoded at a time."""
+"""Groups must have a multiple of this many inputs, which are decoded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class _Codes:
 
     @classmethod
     def of(cls, weight: Grouped) -> _Codes:
-        """Of a weight of integers. Unsigned codes are counted from the middle of their range, and the offsets are those of it. A zero point
-        that is no code, as in HQQ's files, becomes an offset."""
+        """The numbers of an integer weight. Unsigned codes are counted from the middle of their range, and offsets account for that. A
+        zero point that is not a code, as in HQQ's files, becomes an offset."""
         codes, scales, *others = weight.parts
         codes, scales = codes.to(torch.int16), scales.float()
         if isinstance(weight, Affine):
@@ -46,7 +46,7 @@ class _Codes:
         return cls(codes, scales, None, -zeros * scales)
 
     def in_groups(self, size: int) -> _Codes:
-        """The same numbers in groups of `size` inputs, which divides those of today."""
+        """The same numbers in groups of `size` inputs, a divisor of the present group size."""
         times = self.codes.shape[1] // self.scales.shape[1] // size
         zeros, offsets = (None if part is None else part.repeat_interleave(times, 1) for part in (self.zeros, self.offsets))
         return _Codes(self.codes, self.scales.repeat_interleave(times, 1), zeros, offsets)
@@ -59,8 +59,8 @@ class _Codes:
 
 
 class CodePanels:
-    """Supports integers in groups of multiples of eight inputs, in models that run in bfloat16; of the other layout's bits, and of other
-    groups, if weights that are merged have them."""
+    """Supports integers in groups of multiples of eight inputs, in models that run in bfloat16; with the other layout's bits, or other
+    groups, only if other merged weights need this layout."""
 
     def __init__(self, layout: Layout) -> None:
         """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows."""

@@ -46,7 +46,7 @@ class Unpacked:
         self.write_matrices(to, (weight.dequantize() for weight in self.weights))
 
     def write_matrices(self, to: int, matrices: Iterable[Tensor]) -> None:
-        """Write panels of other matrices with the weights' rows, of elements of two or four bytes."""
+        """Write panels of other matrices that have the weights' rows, with elements of two or four bytes."""
         pairs, block = self.panels is Panels.PAIRS, 0
         for place, matrix in enumerate(matrices):
             rows, depth = matrix.shape

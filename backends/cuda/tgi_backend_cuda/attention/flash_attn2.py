@@ -1,8 +1,8 @@
 """flash-attn 2 (package `flash-attn`, written against 2.8.3).
 
-Its paged kernels want blocks of a multiple of 256. Its variable-length call over blocks, split along the keys, never writes the rows
-after the first (its reports 1217 and 2812, torch's 194167); it splits when rows run one token each. So those go through the call for
-caches, whose split is right, and rows of more tokens through the other, which then does not split.
+Its paged kernels need block sizes that are multiples of 256. Its variable-length call over blocks, if it splits along the keys, never
+writes the rows after the first (its issues 1217 and 2812, torch's 194167); it splits if rows run one token each. So those go through the
+call for caches, whose split is right, and rows of more tokens through the variable-length call, which then does not split.
 """
 
 from __future__ import annotations

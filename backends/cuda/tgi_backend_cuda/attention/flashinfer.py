@@ -1,6 +1,6 @@
 """FlashInfer (package `flashinfer-python`, written against 0.7.2): a plan per step, then a run per layer.
 
-All its wrappers share one workspace, which alone takes more memory than the rest of it.
+All its wrappers share one workspace, which takes more memory than everything else in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.device_queue import CannotCapture
 
 _WORKSPACE_BYTES = 128 * 2**20
-"""What its documentation advises."""
+"""The size that its documentation recommends."""
 
 
 class FlashInfer(VendorAttention):

@@ -1,4 +1,4 @@
-"""Layers that keep the states of a batch in attributes of their own, as those of RecurrentGemma (Griffin, De et al. 2024) do."""
+"""Layers that keep the states of a batch in their own attributes, such as those of RecurrentGemma (Griffin, De et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from tgi_core.engine.models.states.slots import StateKey, StateShapes, StepPart
 
 
 class AttributeLayer(StateLayer):
-    """A module whose own states, or those of modules inside it, are attributes. They are its rows' while a part of a step runs.
-
-    Such modules take several tokens only at the start of a row: a later chunk runs token by token.
+    """A module whose own states, or those of modules inside it, are attributes. They hold the states of its rows while a part of a step
+    runs. Such modules take several tokens only at the start of a row: a later chunk runs token by token.
     """
 
     def __init__(self, module: nn.Module, shapes: StateShapes) -> None:
-        """The keys of `shapes` are names of attributes, with a path if a module inside has them."""
+        """The keys of `shapes` are names of attributes, with a path if an inner module has them."""
         super().__init__(module, shapes)
         self._module = module
         self._extra = {"use_cache": True} if "use_cache" in self._takes else {}
@@ -54,7 +53,7 @@ def _owner(module: nn.Module, key: StateKey) -> tuple[nn.Module, str]:
 
 @contextmanager
 def watched_attributes(model: nn.Module) -> Iterator[dict[str, StateShapes]]:
-    """After the run inside, the states that modules got as attributes, by name of the outermost such module. Takes them away again."""
+    """After the run inside, the states that modules stored as attributes, by name of the outermost such module. Removes them again."""
     before, found = {name: _tensors(module) for name, module in model.named_modules()}, dict[str, StateShapes]()
     yield found
     shapes: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = {}

@@ -36,7 +36,7 @@ class StateLayers:
         return sum(state_bytes(layer.shapes) for layer in self.layers.values())
 
     def row_bytes_as(self, dtype: torch.dtype) -> int:
-        """Bytes of one row's states if those in bfloat16 were in this dtype."""
+        """Bytes of one row's states if bfloat16 ones were in this dtype."""
         wider = dtype.itemsize - torch.bfloat16.itemsize
         shapes = [shape for layer in self.layers.values() for shape, stored in layer.shapes.values() if stored is torch.bfloat16]
         return self.row_bytes + wider * sum(torch.Size(shape).numel() for shape in shapes)
@@ -112,7 +112,7 @@ class _Watch:
 
 @contextmanager
 def _watched(model: nn.Module, cache: Any) -> Iterator[_Watch]:
-    """Watch who uses the cache's states inside."""
+    """Record which modules use the cache's states inside."""
     watch, inside, hooks = _Watch(), list[str](), list[Any]()
 
     def enter(name: str) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from tgi_core.engine.models.states.slots import PartStates, SlotStates, StateKey
 
 
 class StateLayer(ABC):
-    """A module that keeps states. In a flat step it runs once per part; else as transformers wrote it."""
+    """A module that keeps states. In a flat step it runs once per part; otherwise as in transformers."""
 
     def __init__(self, module: nn.Module, shapes: StateShapes) -> None:
         self.shapes, self.states = shapes, dict[StateKey, Tensor]()
@@ -30,7 +30,7 @@ class StateLayer(ABC):
         self.states = dict(states)
 
     def start(self, parts: Sequence[StepPart]) -> None:
-        """Run in these parts from now on; none: as transformers wrote it."""
+        """Run in these parts from now on; without any, as in transformers."""
         self._parts = parts
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ class CacheLayer(StateLayer):
 
 
 def _cut(value: Any, part: StepPart, tokens: int) -> Any:
-    """A part's tokens of an argument; a batch of rows where each runs one."""
+    """A part's tokens of an argument; a batch of rows if each runs one."""
     if isinstance(value, tuple | list):
         return tuple(_cut(each, part, tokens) for each in value)
     if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[:2] != (1, tokens):
@@ -94,7 +94,7 @@ def flat(output: Any) -> Any:
 
 
 def joined(outputs: list[Any]) -> Any:
-    """The outputs of all parts, one behind the other."""
+    """The outputs of all parts, concatenated."""
     if isinstance(outputs[0], tuple | list):
         return tuple(map(joined, map(list, zip(*outputs, strict=True))))
     return torch.cat(outputs, dim=1) if isinstance(outputs[0], Tensor) else outputs[0]

@@ -1,4 +1,4 @@
-"""The selective scan of Mamba (Gu and Dao 2023, algorithm 2), started from a state: transformers' own always starts from zero."""
+"""The selective scan of Mamba (Gu and Dao 2023, algorithm 2), started from a state: transformers' version always starts from zero."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def selective_scan(
 
 
 def starting_from(module: nn.Module, next_state: NextState) -> Callable[..., Any] | None:
-    """The module's forward with each scan starting from `next_state`; None if it calls no scan that always starts from zeros."""
+    """The module's forward with each scan starting from `next_state`; None if it calls no scan that always starts from zero."""
     plain = inspect.unwrap(type(module).forward)
     names = [name for name in plain.__code__.co_names if _starts_from_zero(plain.__globals__.get(name))]
     if not names:

@@ -31,10 +31,9 @@ def state_bytes(shapes: StateShapes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """Flat tokens start…end-1 that run through a state layer together: rows that go on by one token each, or one row's next tokens.
-
-    `slots` are those of the rows: a slice where they are neighbours, so that their states need no copies, else int64 on the device.
-    `fresh` says that the row has no state yet.
+    """Flat tokens start…end-1 that run through a state layer together: rows that run one token each, or one row's next tokens. `slots`
+    are the rows' slots: a slice if they are adjacent, so that their states need no copies, else int64 on the device. `fresh` says that
+    the row has no state yet.
     """
 
     start: int
@@ -69,7 +68,7 @@ def _together(slots: list[int], end: int, device: torch.device) -> StepPart:
 
 
 class PartStates:
-    """What a layer gets as its `Cache` while a part of a step runs: the methods of transformers' `Cache` for layers with states."""
+    """A layer's `Cache` while a part of a step runs: it has the methods of transformers' `Cache` for layers with states."""
 
     __slots__ = ("_all", "_part", "_states")
 
@@ -78,7 +77,7 @@ class PartStates:
         self._states: dict[StateKey, Tensor] = {} if part.fresh else {key: each[part.slots] for key, each in states.items()}
 
     def commit(self) -> None:
-        """Write back the states of rows that are not neighbours; call it once the layer has run."""
+        """Write back the states of rows that are not adjacent; call it once the layer has run."""
         if isinstance(self._part.slots, Tensor):
             for key, states in self._states.items():
                 self._all[key].index_copy_(0, self._part.slots, states)
@@ -96,11 +95,11 @@ class PartStates:
         return bool(self._states)
 
     def is_recording_past(self, layer_idx: int) -> bool:
-        """Whether states can be taken back: they cannot."""
+        """Whether states can be rolled back: they cannot."""
         return False
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **_: object) -> Tensor:
-        """Add inputs [rows, channels, tokens]. Returns them behind those that the convolution still sees."""
+        """Add inputs [rows, channels, tokens]. Returns them after those that the convolution still sees."""
         key = ("conv", state_idx)
         width = self._all[key].shape[-1]
         known = self._states.get(key)

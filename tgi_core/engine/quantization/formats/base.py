@@ -29,7 +29,7 @@ class Format(ABC):
         return part == self.mark
 
     def locate(self, name: str) -> tuple[str, str]:
-        """The layer and the part that a tensor's name consists of, as `model.layers.0.mlp.up_proj` and `weight_scale`."""
+        """The layer and the part that make up a tensor's name, such as `model.layers.0.mlp.up_proj` and `weight_scale`."""
         layer, _, part = name.rpartition(".")
         return layer, part
 
@@ -38,14 +38,14 @@ class Format(ABC):
         return f"{layer}.weight"
 
     def unused(self, name: str) -> bool:
-        """Whether a tensor outside of quantized layers is not needed, as the scales of a KV cache."""
+        """Whether a tensor outside of quantized layers is not needed, such as the scales of a KV cache."""
         return False
 
     @abstractmethod
     def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, ...]:
-        """Shape, [out, in] for a linear layer, of the weight that a layer's tensors, but for its bias, stand for. `read` gives the values
-        of one. Raises ValueError saying which of them is not of the format."""
+        """Shape ([out, in] for a linear layer) of the weight that a layer's tensors, except its bias, represent. `read` returns the
+        values of one. Raises ValueError naming the tensor that does not match the format."""
 
     @abstractmethod
     def unpack(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Weight:
-        """The weight, for a model that runs in `dtype`, of tensors that lie in the files."""
+        """The weight, for a model that runs in `dtype`, of the tensors in the files."""

@@ -98,7 +98,7 @@ def _state(raw: Tensor, name: str) -> dict[str, Any]:
         sizes = [*state["shape"], state["blocksize"], state.setdefault("nested_blocksize", 256)]
         state["nested_offset"] = float(state.get("nested_offset", 0.0))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{name} is no description of a weight: {type(error).__name__}: {str(error)[:60]}") from error
+        raise ValueError(f"{name} does not describe a weight: {type(error).__name__}: {str(error)[:60]}") from error
     if len(sizes) != 4 or not all(type(size) is int and 0 < size < 1 << 40 for size in sizes):
         raise ValueError(f"{name} describes a weight of shape and blocks {str(sizes)[:60]}")
     return state

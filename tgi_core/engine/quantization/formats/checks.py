@@ -1,4 +1,4 @@
-"""Checks of what configs and files say; their errors name the field or the tensor."""
+"""Checks of configs and files; their errors name the field or the tensor."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ FLOATS = ("F32", "F16", "BF16")
 
 
 def check_field(field: str, value: object, supported: Sequence[object]) -> None:
-    """Raise ValueError unless a config's value is one of those; True is not 1."""
+    """Raise ValueError unless a config's value is one of these; True is not 1."""
     if not any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in supported):
         wanted = " or ".join("none" if each is None else str(each) for each in supported)
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is {wanted}")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: {wanted}")
 
 
 def group_size_of(field: str, value: object) -> int:
-    """A number of columns; 0 if one group has all (the file says −1 or nothing). Raises ValueError."""
+    """A number of columns; 0 if one group has all of them (the config has −1 or nothing). Raises ValueError."""
     if value in (None, -1):
         return 0
     if type(value) is not int or value < 1:
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is a positive number or -1")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: a positive number or -1")
     return value
 
 
 def check_parts(parts: Iterable[str], wanted: Sequence[str], optional: Iterable[str] = ()) -> None:
-    """Raise ValueError unless a layer has the wanted tensors, and no others but optional ones."""
+    """Raise ValueError unless a layer has the wanted tensors, and no others except optional ones."""
     found = set(parts)
     if missing := [name for name in wanted if name not in found]:
         raise ValueError(f"lacks the tensor {missing[0]}")
@@ -36,7 +36,7 @@ def check_parts(parts: Iterable[str], wanted: Sequence[str], optional: Iterable[
 
 
 def check_tensor(parts: Mapping[str, TensorEntry], name: str, dtypes: Sequence[str], shape: Sequence[int | None]) -> TensorEntry:
-    """The tensor of that name. Raises ValueError unless it has one of the dtypes and the shape; None stands for any size but 0."""
+    """The tensor of this name. Raises ValueError unless it has one of the dtypes and the shape; None stands for any size but 0."""
     entry = parts[name]
     fits = len(entry.shape) == len(shape) and all(
         size > 0 and want in (None, size) for size, want in zip(entry.shape, shape, strict=True)

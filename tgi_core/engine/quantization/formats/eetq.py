@@ -1,8 +1,8 @@
 """Checkpoints of `quant_method` eetq, as transformers writes them: 8-bit integers with a scale per output, in the order of GPU kernels.
 
-A layer holds `weight` int8 [in, out] and `weight_scales` float16 [out]; the weight is code · scale. Codes are stored plus 128 in the layout
-of compute capability 7.5 and later, which is not that of its shape: two outputs alternate every 64 inputs, 16 inputs are permuted for a
-matrix instruction, and the middle two of each four bytes are swapped. Volta's layout is another; files don't tell.
+A layer holds `weight` int8 [in, out] and `weight_scales` float16 [out]; the weight is code · scale. Codes are stored plus 128 in the
+layout of compute capability 7.5 and later, which is not that of its shape: two outputs alternate every 64 inputs, 16 inputs are permuted
+for a matrix instruction, and the middle two of each four bytes are swapped. Volta has another layout; files don't say which one they use.
 Source: https://github.com/NetEase-FuXi/EETQ, csrc/cutlass_kernels/cutlass_preprocessors.cc.
 """
 
@@ -25,7 +25,7 @@ _TILE = 64
 _TOGETHER = 2
 """Outputs whose tiles alternate."""
 _INPUTS = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)
-"""Of 16 inputs, those at each place."""
+"""The input stored at each of 16 places."""
 
 
 class Eetq(Format):

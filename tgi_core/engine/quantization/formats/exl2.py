@@ -1,4 +1,5 @@
-"""Checkpoints of `quant_method` exl2, as ExLlamaV2 writes them: integers of 2 to 8 bits, another number of them in each group of inputs.
+"""Checkpoints of `quant_method` exl2, as ExLlamaV2 writes them: integers of 2 to 8 bits, a different number of bits in each group of
+inputs.
 
 A layer holds `q_weight` int32 [words, out], packed along the inputs; `q_groups` int16 [2 · groups], bits and first word of each group;
 `q_scale` int32 [groups, out / 8] of 4 bits; `q_scale_max` float16 [groups]; `q_invperm` int32 [in], the stored place of each input. The
@@ -32,7 +33,7 @@ class Exl2(Format):
     mark = "q_weight"
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """See `Format`. The files say the bits of each group; the config's are an average."""
+        """See `Format`. The files give the bits of each group; the config's are an average."""
 
     def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, int]:
         """See `Format.shape`."""
@@ -52,7 +53,7 @@ class Exl2(Format):
         words, order = parts["q_weight"], parts["q_invperm"].long()
         columns = order.shape[0]
         if not torch.equal(order.sort().values, torch.arange(columns)):
-            raise ValueError("q_invperm is no permutation of the inputs")
+            raise ValueError("q_invperm is not a permutation of the inputs")
         groups = _groups(parts["q_groups"], words.shape[0], columns)
         codes = [signed(unpack_fields(words[first:end], bits, 0)[:size], bits) for bits, first, end, size in groups]
         of_input = torch.arange(len(groups)).repeat_interleave(torch.tensor([size for *_, size in groups]))
@@ -62,7 +63,7 @@ class Exl2(Format):
 
 
 def _groups(stored: Tensor, words: int, columns: int) -> list[Group]:
-    """The groups, whose inputs are all. Raises ValueError."""
+    """The groups, which together cover all inputs. Raises ValueError."""
     pairs = [(bits, first & 0xFFFF) for bits, first in stored.view(-1, 2).tolist()]
     found: list[Group] = []
     left = columns

@@ -59,10 +59,10 @@ def check_groups(name: str, group: Tensor, count: int, size: int) -> None:
 
 
 _LARGEST_CODE = 512
-"""More than any code is: 448 of 8-bit floats, and differences of 8-bit integers."""
+"""An upper bound on codes: 8-bit floats reach 448, differences of 8-bit integers 255."""
 
 
 def check_scales(scales: Tensor, dtype: torch.dtype) -> None:
-    """Raise ValueError unless all scales are numbers with which any code is finite in `dtype`."""
+    """Raise ValueError unless all scales are so small that any scaled code is finite in `dtype`."""
     if not bool((scales.float().abs() <= torch.finfo(dtype).max / _LARGEST_CODE).all()):
         raise ValueError("the scales hold numbers that are not finite, or too large")

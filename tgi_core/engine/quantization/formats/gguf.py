@@ -20,10 +20,10 @@ from tgi_core.engine.weights.headers import TensorEntry
 
 
 class Gguf(Format):
-    """Blocks of any types, and plain tensors whose values or rows are in another order."""
+    """Blocks of any type, and plain tensors whose values or rows are in another order."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """See `Format`. `head_size` is the rows of a head, in models whose queries and keys are stored in pairs."""
+        """See `Format`. `head_size` is the number of rows of a head, in models whose queries and keys are stored in pairs."""
         size = settings.get("head_size")
         if size is not None and (type(size) is not int or size < 2 or size % 2):
             raise ValueError(f"head_size is {str(size)[:60]}; supported are even numbers")

@@ -2,8 +2,8 @@
 
 A layer holds `qweight` int32 [in · bits / 32, out], packed along in; `qzeros` int32 [groups, out · bits / 32], packed along out; `scales`
 [groups, out]; and maybe `g_idx` int32 [in], the group of each input. The weight is (code − zero) · scale. Version 1 of the format stores
-zero − 1, version 2 zero. Some files name the wrong version, and tell it by their values: symmetric zeros are all half the range.
-Source: https://github.com/ModelCloud/GPTQModel, gptqmodel/nn_modules/qlinear.
+zero − 1, version 2 zero. Some files name the wrong version, but their values reveal it: symmetric zeros are all half the range. Source:
+https://github.com/ModelCloud/GPTQModel, gptqmodel/nn_modules/qlinear.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Gptq(Format):
         return by_column(codes, scales, centred, group.long(), dtype)
 
     def _less_one(self, at_half: float, below: float) -> bool:
-        """Whether zero points are stored less one, by the shares of them that are half the range, and one below. In a file that says it
-        is symmetric the majority decides: it may name the wrong version, and one damaged zero point must not shift a whole layer."""
+        """Whether zero points are stored minus one, judging by the shares of them that are half the range, and one below. In a file
+        marked as symmetric, the majority decides: it may name the wrong version, and one damaged zero point must not shift a whole
+        layer."""
         enough = 0.5 if self._symmetric else 1
         return below >= enough or (self._stored_less_one and at_half < enough)

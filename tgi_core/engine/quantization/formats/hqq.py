@@ -1,8 +1,9 @@
 """Checkpoints of `quant_method` hqq, as the hqq package saves them in safetensors: integers of 1 to 8 bits with float zero points.
 
-A layer holds `W_q`, codes of which each byte (or int32, with 3 bits) has some from equal parts of the matrix, the first part in the highest
-bits; `scale` and `zero`; and how it was made, a tensor for each setting. Groups are rows of the matrix reshaped to [groups, size] (axis 1),
-or columns of it as [size, groups] (axis 0). The weight is (code − zero) · scale. Source: https://github.com/mobiusml/hqq, core/quantize.py.
+A layer holds `W_q`, codes in bytes (or int32, with 3 bits), each of which holds one code from each of several equal parts of the matrix,
+the first part in the highest bits; `scale` and `zero`; and the settings, one tensor each. Groups are rows of the matrix reshaped to
+[groups, size] (axis 1), or columns of it as [size, groups] (axis 0). The weight is (code − zero) · scale. Source:
+https://github.com/mobiusml/hqq, core/quantize.py.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Hqq(Format):
     mark = "W_q"
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """See `Format`. The files say how each layer was made."""
+        """See `Format`. The files have the settings of each layer."""
 
     def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, int]:
         """See `Format.shape`."""
@@ -69,7 +70,7 @@ class Hqq(Format):
         return rows, columns
 
     def unpack(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Weight:
-        """See `Format.unpack`. Of adjacent inputs' groups codes are kept, if a zero point minus half the range is exact."""
+        """See `Format.unpack`. Codes in groups of adjacent inputs are kept if a zero point minus half the range is exact."""
         bits, axis = int(parts["nbits"]), int(parts["axis"])
         rows, columns = parts["shape"].tolist()
         scales, zeros = parts["scale"].float(), parts["zero"].float()
@@ -86,7 +87,7 @@ class Hqq(Format):
 
 
 def _codes(stored: Tensor, bits: int) -> Tensor:
-    """Codes uint8, part below part."""
+    """Codes uint8, with the parts one below the other."""
     count = _PER_ITEM[bits]
     width = 8 if count == 1 else bits
     shifts = [width * (count - 1 - part) for part in range(count)]

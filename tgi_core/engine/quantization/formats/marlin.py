@@ -22,7 +22,7 @@ from tgi_core.engine.weights.headers import TensorEntry
 
 _TILE, _TOGETHER = 16, 4
 _FIELDS = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Of a thread's eight codes, the one in each field of a word."""
+"""The index, among a thread's eight codes, of the one in each field of a word."""
 _GROUPS = (-1, 128)
 
 
@@ -62,7 +62,7 @@ class Marlin(Format):
 
 
 def _placed(stored: Tensor, places: list[int]) -> Tensor:
-    """Columns put to their places."""
+    """Columns moved to their places."""
     found = torch.empty_like(stored)
     found[:, places] = stored
     return found
@@ -70,8 +70,8 @@ def _placed(stored: Tensor, places: list[int]) -> Tensor:
 
 @cache
 def _code_places() -> list[int]:
-    """The place in four tiles of each stored code. Thread i holds of column i / 4 of a tile, and of the one 8 further, rows 2 · (i % 4)
-    and the next, and those 8 below."""
+    """The place in four tiles of each stored code. Of column i / 4 of a tile, and of the column 8 further on, thread i holds rows 2 · (i
+    % 4) and the next one, and the rows 8 below these."""
     places: list[int] = []
     for thread in range(32):
         rows = [2 * (thread % 4) + row for row in (0, 1, 8, 9)]

@@ -1,4 +1,4 @@
-"""Checkpoints of `quant_method` mxfp4, as gpt-oss: experts in 4-bit floats, 32 of them to a power of two.
+"""Checkpoints of `quant_method` mxfp4, such as gpt-oss: experts in 4-bit floats, with a power of two as the scale of every 32.
 
 A stacked weight `X` [experts, in, out] is stored transposed: `X_blocks` uint8 [experts, out, in / 32, 16], two E2M1 floats to a byte, the
 low half first, and `X_scales` uint8 [experts, out, in / 32], 2^(value − 127).
@@ -30,7 +30,7 @@ class Mxfp4(Format):
         """See `Format`."""
 
     def locate(self, name: str) -> tuple[str, str]:
-        """See `Format.locate`. Parts are set off by a line, after the name of the weight itself."""
+        """See `Format.locate`. Parts follow the name of the weight itself after an underscore."""
         weight, _, part = name.rpartition("_")
         return (weight, part) if part in ("blocks", "scales") else super().locate(name)
 

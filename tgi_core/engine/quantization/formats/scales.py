@@ -20,12 +20,12 @@ def blocks(field: str, value: object) -> Block | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(size) is int and 0 < size < 1 << 20 for size in value):
-        raise ValueError(f"{field} is {str(value)[:60]}; supported is none or two sizes, as [128, 128]")
+        raise ValueError(f"{field} is {str(value)[:60]}; supported: none or two sizes, such as [128, 128]")
     return value[0], value[1]
 
 
 def check_scale(parts: Mapping[str, TensorEntry], name: str, shape: tuple[int, int], block: Block | None) -> None:
-    """Raise ValueError unless a tensor holds scales of a weight [out, in]; without a block, of one row or of groups that divide in."""
+    """Raise ValueError unless a tensor holds scales of a weight [out, in]; without blocks, one row of them or groups that divide `in`."""
     scale, (rows, columns) = parts[name], shape
     one = scale.shape in ((), (1,), (1, 1))
     by_row = scale.shape == (rows,)

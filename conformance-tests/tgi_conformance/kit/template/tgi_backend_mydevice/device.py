@@ -35,7 +35,7 @@ class Device:
         self._slots, self._block_size = [0] * ((num_blocks + 1) * block_size), block_size
 
     def run(self, row_inputs: Sequence[RowInput]) -> list[Logits]:
-        """Per row, compute positions start…start + take - 1 and write its blocks; logits after the last of them."""
+        """Compute each row's positions start…start + take - 1 and write its blocks. Return logits after the last."""
         # Replace: one forward pass over all rows. `row_input.row.tables[0]` are the ids of the row's blocks, in order.
         # The toy has logits for a few likely tokens; a masked row gets one for every token, as a model does.
         everything = range(self.vocab_size)
@@ -45,11 +45,11 @@ class Device:
         ]
 
     def memory(self) -> tuple[Memory, ...]:
-        """What is held, by name."""
+        """Memory in use, by name."""
         return (Memory("kv cache", 8 * len(self._slots)),)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._slots = []
 
     def _forward(self, row_input: RowInput) -> int:

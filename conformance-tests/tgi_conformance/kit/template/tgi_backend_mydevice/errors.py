@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tgi_core.backend import BackendError, DeviceBusy, DeviceLost, InvalidModel, OutOfMemory
 from tgi_core.errors import StartupError
 
-# Replace: the left column by what your library raises; the first row that fits counts, so subclasses stand first.
+# Replace: the left column, with what your library raises; the first match counts, so put subclasses first.
 TABLE: tuple[tuple[type[Exception], type[BackendError]], ...] = (
     (StartupError, InvalidModel),  # what tgi_core.model_files raises; keep this row
     (MemoryError, OutOfMemory),
@@ -24,10 +24,10 @@ TABLE: tuple[tuple[type[Exception], type[BackendError]], ...] = (
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises what the table says in place of what the device's library raised."""
+    """Raises the table's errors in place of the device library's."""
     try:
         yield
     except tuple(foreign for foreign, _ in TABLE) as error:
         kind = next(kind for foreign, kind in TABLE if isinstance(error, foreign))
-        text = " ".join(str(error).split())  # one line, as messages of the contract are
+        text = " ".join(str(error).split())  # one line, as the contract requires
         raise kind(text or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""The plugin hooks: who this is, whether its device is here, and how a model is opened on it.
+"""The plugin hooks: what this is, whether its device is present, and how a model is opened on it.
 
 Importing this module imports neither torch nor the device's library: the server imports every plugin it finds.
 """
@@ -15,27 +15,27 @@ from tgi_backend_mydevice.errors import translated
 
 @hookimpl
 def backend_manifest() -> Manifest:
-    """Who this plugin is."""
+    """The plugin's manifest."""
     return Manifest(
         name="mydevice",  # as the entry point
         vendor="mydevice",
         version=__version__,
-        api_built=(1, 7),  # the contract that this was written against
-        api_requires=(1, 2),  # the oldest one that it can live with
-        device_kind="none",  # Replace: your kind of device. "none" is a toy, which is held to the toy's transcripts
+        api_built=(1, 7),  # the contract version that this was written against
+        api_requires=(1, 2),  # the oldest version that it works with
+        device_kind="none",  # Replace: your kind of device. "none" is a toy, compared with the toy's transcripts
     )
 
 
 @hookimpl
 def backend_probe() -> Probe:
-    """What is here. Runs in a child process with a time limit, and answers ABSENT or BROKEN rather than raise."""
+    """Detect the device. Runs in a child process with a time limit, and returns ABSENT or BROKEN rather than raise."""
     # Replace: ask the driver. Without one: Probe(ProbeStatus.ABSENT, reason="no driver", hint="install it")
     return Probe(ProbeStatus.READY, devices=("a toy in plain Python",), reason="selected only by name")
 
 
 @hookimpl
 def backend_open(options: OpenOptions, progress: Progress) -> object:
-    """Load the model. Raises InvalidModel, Unsupported, and what the error table says."""
+    """Load the model. Raises InvalidModel, Unsupported, and the errors in the table."""
     # Imported here, so that only an open session loads the device's library.
     from tgi_backend_mydevice.device import Device
     from tgi_backend_mydevice.session import DeviceSession

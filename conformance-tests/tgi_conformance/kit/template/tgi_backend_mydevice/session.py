@@ -16,7 +16,7 @@ from tgi_backend_mydevice.errors import translated
 Feature = api.Feature
 FEATURES = frozenset({Feature.CHUNKED_PREFILL, Feature.LOGPROBS, Feature.PREFIX_REUSE, Feature.TOP_N})
 Field = api.SamplingField
-FIELDS = frozenset(  # by their names: what a later contract adds is not honoured because somebody has installed it
+FIELDS = frozenset(  # listed by name: installing a later contract does not make its new fields supported
     {Field.FREQUENCY_PENALTY, Field.LOGIT_BIAS, Field.MIN_P, Field.PRESENCE_PENALTY}
     | {Field.REPETITION_PENALTY, Field.SEED, Field.TYPICAL_P}
 )
@@ -34,7 +34,7 @@ class DeviceSession:
 
     @api.hookimpl
     def capabilities(self) -> api.Capabilities:
-        """Declare only what runs: the suite asks for all the rest, and wants to see it refused."""
+        """Declare only what works: the suite requests everything else, and expects a refusal."""
         return api.Capabilities(
             features=FEATURES,
             sampling=FIELDS,
@@ -47,10 +47,10 @@ class DeviceSession:
 
     @api.hookimpl
     def warmup(self, plan: api.WarmupPlan, progress: api.Progress) -> api.Capacity:
-        """The plan is a wish, None leaves a limit to the device; what is returned is a promise."""
+        """The plan is a request, and None leaves a limit to the device; the returned limits are a promise."""
         size, rows = plan.block_size or 16, plan.max_rows or 16
         longest = min(plan.max_row_tokens or 1024, self._device.max_positions)
-        num_blocks = plan.num_blocks or rows * -(-longest // size)  # Replace: as many as the free memory holds
+        num_blocks = plan.num_blocks or rows * -(-longest // size)  # Replace: as many as fit in free memory
         with translated():
             self._device.reserve(num_blocks, size)
         progress("warming up", 1, 1, "step")
@@ -75,7 +75,7 @@ class DeviceSession:
 
     @api.hookimpl
     def decode(self, batches: tuple[api.Handle, ...], grants: tuple[api.Grant, ...]) -> api.Step:
-        """All rows of the batches go on as one batch."""
+        """All rows of the batches continue as one batch."""
         return self._launch(self._open_tracker.decode(batches, grants))
 
     @api.hookimpl
@@ -91,22 +91,22 @@ class DeviceSession:
             self._open_tracker.kill(step)
             raise
         self._steps += 1
-        # Replace: sample on the device where Python is too slow; the formula is in `tgi_core.backend.sampling`.
+        # Replace: sample on the device if Python is too slow; the formula is in `tgi_core.backend.sampling`.
         return api.Rows(step.id, tuple(drawn(item, scores) for item, scores in zip(row_inputs, logits, strict=True)))
 
     @api.hookimpl
     def filter(self, batch: api.Handle, keep: tuple[int, ...]) -> api.Handle:
-        """Bookkeeping only: the device need not hear of it."""
+        """Bookkeeping only: the device is not involved."""
         return self._open_tracker.filter(batch, keep)
 
     @api.hookimpl
     def clear(self, batch: api.Handle | None) -> api.Cleared:
-        """As filter: blocks belong to the server, and are granted anew."""
+        """Like filter: blocks belong to the server, which grants them again."""
         return api.Cleared(self._open_tracker.clear(batch))
 
     @api.hookimpl
     def stats(self) -> api.Stats:
-        """Counted since open; memory that grows, or compiles after warmup, fail level L3."""
+        """Counters since open; growing memory, or compiles after warmup, fail level L3."""
         return api.Stats(steps=self._steps, memory=self._device.memory())
 
     @api.hookimpl
@@ -117,7 +117,7 @@ class DeviceSession:
         return api.Closed()
 
     def conformance_fail(self, error: api.BackendError) -> None:
-        """For the suite alone, which breaks steps by masks or by this: the step that is launched next fails so."""
+        """Only for the suite, which makes steps fail by masks or by this: the step launched next fails."""
         self._failures.append(error)
 
     @property
