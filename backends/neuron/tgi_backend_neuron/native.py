@@ -65,8 +65,7 @@ class NativeKit(PlainKit):
         return {"torch": torch.__version__, "torch-neuronx": installed("torch-neuronx"), "neuronx-cc": installed("neuronx-cc")}
 
     def program_compiler(self, fields: Mapping[str, str], directory: Path | None) -> TorchProgramCompiler:
-        """TorchNeuron's compiler, which itself keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR`. Its counter includes those found
-        there."""
+        """TorchNeuron's compiler. It keeps programs in `TORCH_NEURONX_NEFF_CACHE_DIR`, and its counter includes those found there."""
         return TorchProgramCompiler("neuron", fields, lambda: len(self._runtime.get_dynamo_metrics()), _translated)
 
     def attention(self) -> Sequence[AttentionProvider]:

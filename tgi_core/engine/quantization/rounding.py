@@ -29,7 +29,7 @@ def rounded(matrix: Tensor, kind: str, dtype: torch.dtype) -> Scaled:
         return Scaled(((values / scales).round().to(torch.int8), scales), dtype)
     grouped = values.unflatten(1, (-1, GROUP))
     low, high = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
-    scales = ((high - low) / 15).clamp_min(torch.finfo(torch.float16).smallest_normal * 2**-10)
+    scales = ((high - low) / 15).clamp_min(2.0**-24)  # the smallest float16 above 0
     halves = scales.half().float()  # as checkpoints store them
     scales = halves if bool(halves.isfinite().all()) else scales
     zeros = (-8 - low / scales).round()
