@@ -14,6 +14,8 @@ from tests.hostile.bodies import Case, conversations, texts, values
 
 LONGEST_S = 0.1
 """Or a few times what the loop of this machine takes over small requests."""
+TRIES = 5
+"""A body that holds up the loop does so each time; a machine that is short of time does so now and then."""
 KINDS = {"values": values, "conversations": conversations, "texts": texts}
 PLAIN: Case = ("plain", "/generate", b'{"inputs":"Hi"}')
 
@@ -64,22 +66,33 @@ def bound(server: Measured) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_at_a_time(server: Measured, bound: float, kind: str) -> None:
     """Each body is answered, by a refusal or otherwise, and the loop is never held up."""
-    gaps = {}
-    for case in KINDS[kind]():
-        server.gap()
-        status = server.send(case)
-        assert status in (200, 400, 413, 422, 429), (case[0], status)
-        gaps[case[0]] = server.gap()
-        assert server.send(PLAIN) == 200
-    assert {name: gap for name, gap in gaps.items() if gap > bound} == {}
+    shortest = {case[0]: min(_gaps(server, case, bound)) for case in KINDS[kind]()}
+    assert {name: gap for name, gap in shortest.items() if gap > bound} == {}
 
 
 def test_eight_at_once(server: Measured, bound: float) -> None:
     """Neither is it by eight clients with the longest texts, of whom some are told that the server is busy."""
     [case] = [case for case in texts() if case[0] == "tokenize words"]
-    server.gap()
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(server.send, case) for _ in range(8)]
+
+    def gap() -> float:
+        server.gap()
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(server.send, case) for _ in range(8)]
+            assert server.send(PLAIN) == 200
+            assert {each.result() for each in asked} <= {200, 429}
+        return server.gap()
+
+    assert any(gap() <= bound for _ in range(TRIES))
+
+
+def _gaps(server: Measured, case: Case, bound: float) -> Iterator[float]:
+    """The longest gap of each try, until one is within the bound."""
+    for _ in range(TRIES):
+        server.gap()
+        status = server.send(case)
+        assert status in (200, 400, 413, 422, 429), (case[0], status)
+        gap = server.gap()
         assert server.send(PLAIN) == 200
-        statuses = {each.result() for each in asked}
-    assert statuses <= {200, 429} and server.gap() <= bound
+        yield gap
+        if gap <= bound:
+            return
