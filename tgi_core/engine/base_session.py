@@ -30,7 +30,7 @@ from tgi_core.backend import (
 from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import Runner
+from tgi_core.engine.runner import Runner, TakesImages
 from tgi_core.engine.sampler import FIELDS
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
@@ -84,6 +84,8 @@ class BaseSession(ABC):
         self._make_ready()
         for request in batch:
             check_sampling(request)
+            if request.media and isinstance(self._runner, TakesImages):
+                self._runner.admit_images(request)
         return self._launch(self._open_tracker.prefill(batch, cached, grants))
 
     @hookimpl

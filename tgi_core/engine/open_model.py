@@ -88,8 +88,8 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     collectives = open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
-    drafts = allow_drafts(runner, exact=True)
-    kernels = (*kernels, drafts, *no_proposals(options, "several ranks share the model"))
+    drafts, images = allow_drafts(runner, exact=True), _no_images(runner, "several ranks share the model")
+    kernels = (*kernels, drafts, *images, *no_proposals(options, "several ranks share the model"))
     return RankSession(runner, shape, options.masks, collectives, kernels)
 
 
@@ -115,7 +115,8 @@ def _session(
     if queue is None:
         speculator, told = _speculator(runner, shape, kit, options, progress)
         return SyncSession(runner, shape, masks, adapters, (*kernels, *told), speculator)
-    kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, "the steps of this device run on its queue"))
+    why = "the steps of this device run on its queue"
+    kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, why), *_no_images(runner, why))
     # checked on the class: an instance without a cache may raise
     if not hasattr(type(runner), "forward") or getattr(type(runner), "stateful", False):
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
@@ -123,6 +124,14 @@ def _session(
     ahead = "one step" if queue.in_flight > 1 else "lock step"
     kernels = (*kernels, Kernel("run ahead", ahead))
     return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
+
+
+def _no_images(runner: Runner, reason: str) -> tuple[Kernel, ...]:
+    """Declare that a runner takes no images. Returns what to report."""
+    if Feature.MEDIA not in runner.features:
+        return ()
+    runner.features -= {Feature.MEDIA}
+    return (Kernel("images", "refused", reason),)
 
 
 def _speculator(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from tgi_core.backend import Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, use_attention
@@ -14,6 +17,7 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.media.placing import ImagesInPrompts
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
@@ -53,6 +57,18 @@ class RaggedRunner(PagedRunner):
     ) -> None:
         super().__init__(layers, shape, kit, provider, agree)
         self._call, self._adapters = call, adapters
+        self.images: ImagesInPrompts | None = None
+        """What requests with images need; None: there can be none."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model that it runs."""
+        return self._call.model
+
+    def admit_images(self, request: Request) -> None:
+        """See `TakesImages`."""
+        if self.images is not None:
+            self.images.admit(request)
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of a step; see `Enqueued.forward`."""
@@ -67,7 +83,8 @@ class RaggedRunner(PagedRunner):
         return self._call.logits(hidden)
 
     def _run(self, step: StepMetadata, keep: Tensor | None, run: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
-        with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step):
+        images = nullcontext() if self.images is None else self.images.rows(step)
+        with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step), images:
             return run(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
 
     def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:

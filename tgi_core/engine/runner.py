@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
+from tgi_core.backend import Capacity, Feature, Kernel, Memory, Request, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.prompt_scores import ScoredTokens
@@ -159,6 +159,15 @@ class KeepsHidden(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of hidden states [rows, hidden]. Call `run` first."""
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """A runner of a model with a vision tower."""
+
+    def admit_images(self, request: Request) -> None:
+        """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the prompt:
+        in a step, that would fail other rows."""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
+from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, shape_of
 from tgi_core.engine.models.calling import ModelCall
@@ -56,9 +57,13 @@ def select_runner(
     expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
     adapters.pack(kit.lora_kernel)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
+    images = plan_images(model, source.directory)
     while True:
         try:
             runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
+            told = offer_images(runner, runner.model, images) if isinstance(images, ImageCheck) else images
+            if told is not None:
+                runner.kernels = (*runner.kernels, told)
             return runner, runner.shape
         except MODEL_ERRORS as reason:
             if drop_head_shards(model):

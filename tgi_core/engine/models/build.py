@@ -12,7 +12,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
-from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model
+from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model, sees_images
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
@@ -43,7 +43,8 @@ def read_config(directory: Path, encoders: bool = False) -> PretrainedConfig:
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error
     if is_encoder_decoder(config) and not encoders:
         raise InvalidModel(f"{file}: model type {config.model_type!r} is an encoder-decoder, which this cannot run")
-    if not is_encoder_decoder(config) and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or sees_images(config)
+    if not is_encoder_decoder(config) and not known:
         raise InvalidModel(f"{file}: model type {config.model_type!r} is not a causal language model")
     config.__dict__.pop("quantization_config", None)  # this engine reads the weights; transformers builds a plain model
     return config

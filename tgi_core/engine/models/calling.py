@@ -24,7 +24,7 @@ class ModelCall:
         if "position_ids" not in names and (states is None or states.attending):
             raise NotRagged("it takes no positions")
         self.states = states
-        self._model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
+        self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
 
@@ -34,7 +34,7 @@ class ModelCall:
         extra: dict[str, Tensor | None] = {"logits_to_keep": keep} if keeps else {}
         if self._placed:
             extra["position_ids"] = positions
-        logits: Tensor = self._model(input_ids=input_ids, use_cache=False, **extra).logits[0]
+        logits: Tensor = self.model(input_ids=input_ids, use_cache=False, **extra).logits[0]
         return logits if keeps or keep is None else logits[keep]
 
     def hidden(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.linear import WeightLinear
@@ -74,7 +81,14 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
 
 def auto_class(config: PretrainedConfig) -> Any:
     """transformers' class of models that generate text from a config of this kind."""
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    return AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
+
+
+def sees_images(config: PretrainedConfig) -> bool:
+    """Whether a config describes a language model with a vision tower, which transformers has as such only."""
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreTrainedModel | None:

@@ -1,0 +1,163 @@
+"""Images in prompts: the engine's tokens against transformers' own `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tgi_backend_cpu import plugin
+from transformers import AutoModelForImageTextToText
+
+from tests.engine.image_models import image, save_model
+from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
+from tgi_core.backend import EMPTY, Feature, Grant, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
+from tgi_core.backend.session import Session
+from tgi_core.media.features import ImageFeatures
+from tgi_core.media.processor import MediaProcessor
+
+PLAN = WarmupPlan(max_rows=32, max_row_tokens=320, max_step_tokens=640, num_blocks=640)
+EXACT = ("llava", "llava_next", "idefics3")
+TEXTS = (
+    ("See <image> here", (1,)),
+    ("No picture at all", ()),
+    ("Two of them: <image> and <image>, said he", (2, 3)),
+    ("<image> first", (1,)),
+    ("One more without", ()),
+)
+
+
+class Opened:
+    """A session on a model, with the model's processor."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        base = plugin.backend_open(OpenOptions(str(directory)), silent)
+        self.tower = base.runner.images.tower
+        self.session = Session(base, "cpu")
+        self.capacity = self.session.warmup(PLAN, silent)
+        self.processor = MediaProcessor(directory)
+        self.made = {text: self._prompt(text, seeds) for text, seeds in TEXTS}
+
+    def schedule(self) -> Schedule:
+        """A driver over the empty session."""
+        self.session.clear(None)
+        return Schedule(self.session, self.capacity)
+
+    def request(self, run: Schedule, id: int, text: str, take: int = 0) -> Request:
+        """A request for one of the texts, which at first runs `take` tokens, or all."""
+        ids, media = self.made[text]
+        return replace(run.request(id, ids, take or len(ids)), media=media)
+
+    def alone(self, text: str, sampling: Sampling = Sampling()) -> list[int]:
+        """The tokens of a text that runs alone and at once."""
+        run = self.schedule()
+        run.step(replace(self.request(run, 1, text), sampling=sampling))
+        while len(run.tokens[1]) < NEW_TOKENS:
+            run.step()
+        return run.tokens[1]
+
+    def generated(self, text: str) -> list[int]:
+        """What transformers generates, greedily."""
+        ids, media = self.made[text]
+        model = AutoModelForImageTextToText.from_pretrained(self.directory).eval()
+        model.generation_config.eos_token_id = None
+        images = [ImageFeatures.from_bytes(item).tensors for item in media]
+        given = {name: torch.cat([torch.from_numpy(each[name]) for each in images]) for name in (images[0] if images else ())}
+        answer = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, **given)
+        return answer[0, len(ids) :].tolist()
+
+    def _prompt(self, text: str, seeds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        made = self.processor.prompt(text, [image(seed, 40, 33) for seed in seeds], special=True)
+        return made.ids, tuple(each.to_bytes() for each in made.images)
+
+
+@pytest.fixture(scope="module", params=EXACT)
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """One session per family."""
+    opened = Opened(save_model(request.param, tmp_path_factory.mktemp("images") / request.param))
+    yield opened
+    opened.session.close()
+
+
+def test_equals_generate(opened: Opened) -> None:
+    """Texts with no, one and two images give what transformers generates for them."""
+    assert Feature.MEDIA in opened.session.capabilities().features
+    texts = [text for text, _ in TEXTS]
+    made = [opened.alone(text) for text in texts]
+    assert made == [opened.generated(text) for text in texts]
+    assert made[0] != made[3] or opened.made[texts[0]] != opened.made[texts[3]]
+
+
+def test_images_matter(opened: Opened) -> None:
+    """Other pictures give other logprobs, so the comparison says something."""
+    ids, media = opened.made["See <image> here"]
+    other = opened.processor.features(image(9, 40, 33)).to_bytes()
+
+    def logprob(item: bytes) -> float:
+        run = opened.schedule()
+        [row] = opened.session.rows(
+            opened.session.prefill((replace(run.request(1, ids, len(ids)), media=(item,)),), EMPTY, ())
+        ).rows
+        return float(row.logprobs[0])
+
+    assert logprob(media[0]) != logprob(other)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(do_sample=True, temperature=0.9, top_p=0.9, seed=7)])
+def test_32_rows_equal_alone(opened: Opened, sampling: Sampling) -> None:
+    """32 concurrent rows, with images and without, chunked inside the images, make the tokens that each makes alone."""
+    alone = {text: opened.alone(text, sampling) for text, _ in TEXTS}
+    run, left = opened.schedule(), dict[int, int]()
+    for id in range(1, 33):
+        text = TEXTS[id % len(TEXTS)][0]
+        length = len(opened.made[text][0])
+        take = min(length, 3 + id % 11)
+        grants = _grants(run, left)
+        left[id] = length - take
+        run.step(replace(opened.request(run, id, text, take), sampling=sampling), grants=grants)
+    while min(map(len, run.tokens.values())) < NEW_TOKENS:
+        run.step(grants=_grants(run, left))
+    assert run.tokens == {id: alone[TEXTS[id % len(TEXTS)][0]] for id in run.tokens}
+
+
+def _grants(run: Schedule, left: dict[int, int]) -> tuple[Grant, ...]:
+    """The next chunk of each prompt, and a pause for rows with enough tokens."""
+    takes = {id: min(count, 5 + id % 7) for id, count in left.items()}
+    left.update({id: count - takes[id] for id, count in left.items()})
+    return tuple(Grant(id, takes[id]) for id in takes if takes[id] or len(run.tokens[id]) >= NEW_TOKENS)
+
+
+def test_an_image_is_encoded_once(opened: Opened) -> None:
+    """The same picture in two requests, in chunks, runs through the tower once."""
+    tower = opened.tower
+    tower.clear()
+    before = tower.runs
+    opened.alone("See <image> here")
+    opened.alone("<image> first")
+    assert tower.runs == before + 1
+
+
+@pytest.mark.parametrize(
+    ("media", "why"),
+    [
+        ((), "its images have 0 tokens"),
+        ((b"picture",), "not a safetensors file"),
+        ((b"\xff" * 100,), "not a safetensors file"),
+        ((b"\x02" + b"\0" * 7 + b"{}",), "how many tokens"),
+    ],
+)
+def test_wrong_images_fail_their_request_alone(opened: Opened, media: tuple[bytes, ...], why: str) -> None:
+    """They are refused before the step, so that other rows go on."""
+    run = opened.schedule()
+    run.step(opened.request(run, 1, "See <image> here"))
+    asked = replace(opened.request(run, 2, "<image> first"), media=media)
+    if media:
+        with pytest.raises(InvalidRequest, match=why) as caught:
+            run.step(asked)
+        assert caught.value.request_ids == (2,)
+    del run.tokens[2]
+    run.step()
+    assert run.tokens[1] == opened.alone("See <image> here")[:2]

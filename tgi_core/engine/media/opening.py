@@ -1,0 +1,107 @@
+"""Whether a model's images can be used, found out on an image of our own before serving."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tgi_core.backend import Feature, Kernel, Request
+from tgi_core.backend.batch_tracker import RowInput, RowState
+from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
+from tgi_core.engine.media.placing import ImagesInPrompts
+from tgi_core.engine.media.tower import UnsupportedVision, VisionTower
+from tgi_core.engine.models.loading import sees_images
+from tgi_core.engine.ragged import RaggedRunner
+
+_log = logging.getLogger("tgi_core.engine")
+
+_PART = "images"
+_AROUND = (3, 5, 7, 11)
+"""Token ids before and after the image of the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCheck:
+    """A prompt with an image, and the model's own logits [tokens, vocabulary] for it."""
+
+    ids: tuple[int, ...]
+    item: bytes
+    placeholder_id: int
+    expected: Tensor
+
+
+def plan_images(model: PreTrainedModel, directory: Path) -> ImageCheck | Kernel | None:
+    """How to check the images of a model once it has a runner, or why it takes none; None for a model of text alone."""
+    if not sees_images(model.config):
+        return None
+    try:
+        return _check(model, directory)
+    except UnsupportedVision as reason:
+        return _refused(model, str(reason))
+
+
+def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
+    """Run the model as transformers does, with an image between a few tokens. Raises UnsupportedVision."""
+    try:
+        from tgi_core.media.processor import MediaProcessor, NoProcessor
+        from tgi_core.media.trial import trial_image
+    except ImportError as error:
+        raise UnsupportedVision(f"{error.name} is not installed") from error
+    try:
+        processor = MediaProcessor(directory)
+        features = processor.features(trial_image())
+    except (NoProcessor, ValueError) as error:
+        raise UnsupportedVision(str(error)) from error
+    ids = (*_AROUND, *[processor.placeholder_id] * features.tokens, *_AROUND)
+    tower = VisionTower(model, processor.placeholder_id)
+    given = torch.tensor([ids], device=model.device)
+    try:
+        with torch.inference_mode():
+            expected: Tensor = model(input_ids=given, use_cache=True, **tower.arguments(features)).logits[0]
+    except MODEL_ERRORS as error:
+        raise UnsupportedVision(f"it does not run with an image: {_one_line(error)}") from error
+    return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected)
+
+
+def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck) -> Kernel:
+    """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
+    try:
+        runner.images = ImagesInPrompts(VisionTower(model, check.placeholder_id), model.get_input_embeddings())
+        difference = relative_difference(_logits(runner, check), check.expected[-len(_AROUND) :])
+        limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
+        reason = "" if difference <= limit else f"logits differ from the model's own by {difference:.2g} of their norm"
+    except (UnsupportedVision, ValueError, *MODEL_ERRORS) as error:
+        reason = _one_line(error)
+    runner.release()
+    if not runner.agree(int(not reason)):
+        runner.images = None
+        return _refused(model, reason or "another rank cannot")
+    runner.features |= {Feature.MEDIA}
+    return Kernel(_PART, "embeddings in place of tokens", f"{type(model).__name__}'s own vision tower")
+
+
+def _refused(model: PreTrainedModel, reason: str) -> Kernel:
+    _log.warning("%s takes no images: %s", model.config.model_type, reason)
+    return Kernel(_PART, "refused", reason)
+
+
+def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
+    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image."""
+    size = runner.block_sizes[0]
+    blocks = tuple(range(1, -(-len(check.ids) // size) + 1))
+    runner.use_cache(len(blocks), size)
+    request = Request(1, check.ids, len(check.ids), 0, (blocks,), 1, media=(check.item,))
+    row, last = RowState(request, list(check.ids), 0, (list(blocks),)), len(check.ids) - len(_AROUND)
+    ends = [0, len(check.ids) // 2, *range(last + 1, len(check.ids) + 1)]
+    found = [runner.run([RowInput(row, start, end - start, yields=True)]).last[-1].clone() for start, end in pairwise(ends)]
+    return torch.stack(found[1:]).to(check.expected.device)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

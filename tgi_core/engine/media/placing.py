@@ -1,0 +1,81 @@
+"""Which tokens of a step are placeholders of images, and the embeddings that take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tgi_core.backend import InvalidRequest, Request
+from tgi_core.backend.batch_tracker import RowInput
+from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.media.tower import VisionTower
+from tgi_core.media.features import num_tokens
+
+
+class ImagesInPrompts:
+    """Puts the embeddings of images into the steps of a model."""
+
+    def __init__(self, tower: VisionTower, embedding: nn.Module) -> None:
+        self.tower = tower
+        self._places: Tensor | None = None
+        self._rows: Tensor | None = None
+        embedding.register_forward_hook(self._replaced)
+
+    def admit(self, request: Request) -> None:
+        """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
+        placeholders: that must not fail the step."""
+        try:
+            for item, positions in self._positions(request):
+                if positions[-1] >= request.cached:
+                    self.tower.embeddings(item)
+        except ValueError as error:
+            raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
+
+    @contextmanager
+    def rows(self, step: StepMetadata) -> Iterator[None]:
+        """Replace the embeddings of placeholders in this step, which runs inside."""
+        parts = [
+            part
+            for row_input, first in zip(step.order, step.cu_seqlens, strict=False)
+            for part in self._of_row(row_input, int(first))
+        ]
+        if parts:
+            self._places = torch.cat([places for places, _ in parts]).to(step.input_ids.device)
+            self._rows = torch.cat([rows for _, rows in parts])
+        try:
+            yield
+        finally:
+            self._places = self._rows = None
+
+    def _of_row(self, row_input: RowInput, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each image of a row with placeholders in the step: their places among the flat tokens, and their embeddings. The row's
+        first token is at `first`."""
+        request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
+        if not request.media or start >= request.prompt_len:
+            return
+        for item, positions in self._positions(request):
+            inside = np.flatnonzero((positions >= start) & (positions < end))
+            if len(inside):
+                rows = self.tower.embeddings(item)
+                yield torch.from_numpy(positions[inside] - start + first), rows[int(inside[0]) : int(inside[-1]) + 1]
+
+    def _positions(self, request: Request) -> Iterator[tuple[bytes, np.ndarray]]:
+        """Each image of a request with the positions of its placeholders. Raises ValueError."""
+        placeholders = np.flatnonzero(np.asarray(request.tokens[: request.prompt_len]) == self.tower.placeholder_id)
+        counts = [num_tokens(item) for item in request.media]
+        if sum(counts) != len(placeholders):
+            raise ValueError(f"its images have {sum(counts)} tokens, its prompt {len(placeholders)} placeholders")
+        ends = np.cumsum(counts)
+        for item, end, count in zip(request.media, ends, counts, strict=True):
+            yield item, placeholders[end - count : end]
+
+    def _replaced(self, module: nn.Module, args: Sequence[Tensor], output: Tensor) -> Tensor | None:
+        if self._places is None or self._rows is None:
+            return None
+        flat = output.clone()
+        flat[0].index_copy_(0, self._places, self._rows.to(output.dtype))
+        return flat

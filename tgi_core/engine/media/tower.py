@@ -1,0 +1,91 @@
+"""The vision tower of a model: from an image's features to the embeddings that the language model gets for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tgi_core.engine.comparison import MODEL_ERRORS
+from tgi_core.media.features import ImageFeatures
+
+CACHE_BYTES = 256 << 20
+"""Size of the embeddings that are kept for further chunks, and further requests with the same images."""
+
+
+class UnsupportedVision(Exception):
+    """A model uses its images in another way than as embeddings in place of tokens."""
+
+
+class VisionTower:
+    """Computes the embeddings of images. Whatever the model does with an image before its language model runs here, found by its
+    structure: the model runs over the image's placeholders, and its language model is replaced by one that only takes its input."""
+
+    def __init__(self, model: PreTrainedModel, placeholder_id: int) -> None:
+        """Raises UnsupportedVision."""
+        decoder = model.get_decoder()
+        if decoder is None or decoder is model or decoder is model.base_model:
+            raise UnsupportedVision("its language model is not a module of its own")
+        self._model, self._decoder = model, decoder
+        self.placeholder_id = placeholder_id
+        self.runs = 0
+        """Number of images that have run through the tower."""
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._kept_bytes = 0
+
+    def embeddings(self, item: bytes) -> Tensor:
+        """Embeddings [tokens, hidden] of an item of `Request.media`, from the cache if it is there. Raises ValueError for damaged
+        features."""
+        key = blake2b(item, digest_size=32).digest()
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        made = self._kept[key] = self._embed(ImageFeatures.from_bytes(item))
+        self._kept_bytes += made.nbytes
+        while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.nbytes
+        return made
+
+    def clear(self) -> None:
+        """Forget all embeddings."""
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def arguments(self, features: ImageFeatures) -> dict[str, Tensor]:
+        """The features as arguments of the model: on its device, floating-point numbers in its dtype."""
+        found = {name: torch.from_numpy(value).to(self._model.device) for name, value in features.tensors.items()}
+        return {name: value.to(self._model.dtype) if value.is_floating_point() else value for name, value in found.items()}
+
+    def _embed(self, features: ImageFeatures) -> Tensor:
+        ids = torch.full((1, features.tokens), self.placeholder_id, dtype=torch.int64, device=self._model.device)
+        self.runs += 1
+        given: dict[str, Any] = {}
+
+        def take(*args: Any, **kwargs: Any) -> Any:
+            given.update(kwargs)
+            raise _Taken
+
+        self._decoder.forward = take
+        try:
+            with torch.inference_mode():
+                self._model(input_ids=ids, use_cache=False, **self.arguments(features))
+        except _Taken:
+            pass
+        except MODEL_ERRORS as error:
+            raise ValueError(f"an image's features don't fit the model: {type(error).__name__}: {error}") from error
+        finally:
+            del self._decoder.forward
+        embeddings = given.get("inputs_embeds")
+        if embeddings is None:
+            raise UnsupportedVision("its language model takes no embeddings")
+        return embeddings[0].clone()
+
+
+class _Taken(BaseException):
+    """Ends a forward pass once the language model's input is known."""

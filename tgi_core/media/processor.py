@@ -1,0 +1,84 @@
+"""A model's processor, as transformers has it: from a text with placeholders, and its images, to token ids and features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import AutoProcessor
+
+from tgi_core.media.decoding import ImageRejected
+from tgi_core.media.features import ImageFeatures
+
+_TEXT_FIELDS = frozenset({"input_ids", "attention_mask"})
+
+
+class NoProcessor(Exception):
+    """A model directory has no processor of images; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPrompt:
+    """A prompt as the model runs it: token ids with placeholders, and the features of its images in order."""
+
+    ids: tuple[int, ...]
+    images: tuple[ImageFeatures, ...]
+
+
+class MediaProcessor:
+    """The processor of one model. `placeholder` is the text that stands for an image in a prompt, `placeholder_id` the token that stands
+    for one of its embeddings."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises NoProcessor."""
+        try:
+            processor: Any = AutoProcessor.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises whatever its many processors raise
+            raise NoProcessor(f"its processor cannot be loaded: {_one_line(error)}") from error
+        if getattr(processor, "image_processor", None) is None:
+            raise NoProcessor("its processor takes no images")
+        self._processor, self._tokenizer = processor, processor.tokenizer
+        placeholder = getattr(processor, "image_token", None)
+        if not isinstance(placeholder, str):
+            raise NoProcessor("its processor does not say which token stands for an image")
+        self.placeholder = placeholder
+        self.placeholder_id = int(self._tokenizer.convert_tokens_to_ids(placeholder))
+
+    def features(self, image: Image.Image) -> ImageFeatures:
+        """The features of one image. Raises ImageRejected."""
+        made = self._run(self.placeholder, [image], special=False)
+        count = int(np.count_nonzero(made["input_ids"] == self.placeholder_id))
+        return ImageFeatures(count, {name: value for name, value in made.items() if name not in _TEXT_FIELDS})
+
+    def ids(self, text: str, images: Sequence[Image.Image], special: bool) -> tuple[int, ...]:
+        """The token ids of a text with a placeholder per image; `special`: with the tokens that the tokenizer adds. Raises
+        ImageRejected."""
+        return tuple(map(int, self._run(text, images, special)["input_ids"][0]))
+
+    def prompt(self, text: str, images: Sequence[Image.Image], special: bool) -> MediaPrompt:
+        """Both of them. Raises ImageRejected if the placeholders don't match the images."""
+        found = text.count(self.placeholder)
+        if found != len(images):
+            raise ImageRejected(f"the prompt has {found} times {self.placeholder!r} for {len(images)} images")
+        features = tuple(map(self.features, images))
+        ids = self.ids(text, images, special)
+        if ids.count(self.placeholder_id) != sum(each.tokens for each in features):
+            raise ImageRejected("the processor makes other tokens of several images than of each alone")
+        return MediaPrompt(ids, features)
+
+    def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:
+        try:
+            made = self._processor(
+                text=[text], images=[list(images)] if images else None, add_special_tokens=special, return_tensors="pt"
+            )
+        except Exception as error:  # as above
+            raise ImageRejected(f"the processor rejects it: {_one_line(error)}") from error
+        return {name: value.numpy() for name, value in made.items() if hasattr(value, "numpy")}
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
