@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler.events import ReplicaState
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits
@@ -70,6 +71,9 @@ class Generator(Protocol):
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Prepare a grammar, which is kept until it is released. Raises InvalidGrammar, GrammarsBusy."""
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images. Raises `tgi_core.media.errors.ImageRejected` and `MediaBusy`."""
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises `tgi_core.scheduler.types.Overloaded`."""

@@ -93,7 +93,7 @@ class Inference:
         self.limits = effective_limits(settings, generator.limits)
         self.metrics = metrics
         self.permits = Permits(settings.max_concurrent_requests)
-        self.validator = Validator(settings, model, self.limits, generator.info, tokenizing)
+        self.validator = Validator(settings, model, self.limits, generator.info, tokenizing, generator.tokenize_images)
         self.calls: set[Call] = set()
         """Calls in progress."""
         self.ended = False

@@ -135,7 +135,7 @@ class NativeRoutes:
 
     def _call(self, request: Request, body: GenerateBody, streaming: bool) -> Call:
         scheduling = self._inference.scheduling(request)
-        return self._inference.call((Prompt(body.inputs),), body.parameters, scheduling, streaming=streaming)
+        return self._inference.call((Prompt(body.inputs, markdown=True),), body.parameters, scheduling, streaming=streaming)
 
 
 def _best(results: Sequence[Result]) -> tuple[Result, list[Result]]:

@@ -145,19 +145,23 @@ class CompletionBody(OpenAIBody):
 class ImageUrl(Body):
     """Reference to an image."""
 
-    url: str = Field(description="URL of the image.", examples=["https://example.com/cat.png"])
+    url: str = Field(
+        description="`data:` URL of the image, in base64. Others are rejected.", examples=["data:image/png;base64,iVBORw0KGgo="]
+    )
 
 
 class MessageChunk(Body):
     """A part of a message's content."""
 
-    type: Literal["text", "image_url", "refusal"] = Field(description="Type of the part. Images are rejected.", examples=["text"])
+    type: Literal["text", "image_url", "refusal"] = Field(
+        description="Type of the part. Images are rejected if the model sees none.", examples=["text"]
+    )
     text: str | None = Field(default=None, description="Text of a part of type `text`.", examples=["What is Deep Learning?"])
     refusal: str | None = Field(
         default=None, description="Text of a part of type `refusal`, with which the assistant refused.", examples=["I cannot."]
     )
     image_url: ImageUrl | None = Field(
-        default=None, description="Image of a part of type `image_url`.", examples=[{"url": "https://example.com/cat.png"}]
+        default=None, description="Image of a part of type `image_url`.", examples=[{"url": "data:image/png;base64,iVBORw0KGgo="}]
     )
 
     @model_validator(mode="after")
@@ -218,9 +222,19 @@ class Message(Body):
         return "".join((chunk.text if chunk.type == "text" else chunk.refusal) or "" for chunk in self.content)
 
     @property
-    def has_image(self) -> bool:
-        """Whether a part of the content is an image."""
-        return any(chunk.type == "image_url" for chunk in self.content or ())
+    def image_urls(self) -> list[str]:
+        """The URLs of its images."""
+        return [chunk.image_url.url for chunk in self.content or () if chunk.image_url is not None and chunk.type == "image_url"]
+
+    @property
+    def parts(self) -> list[dict[str, str]]:
+        """The content as parts, in the form in which templates of multimodal models expect them."""
+        if self.content is None or not self.image_urls:
+            return [{"type": "text", "text": self.text}]
+        return [
+            {"type": "image"} if chunk.type == "image_url" else {"type": "text", "text": chunk.text or chunk.refusal or ""}
+            for chunk in self.content
+        ]
 
 
 class FunctionDefinition(Body):

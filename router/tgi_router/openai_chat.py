@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, Validatio
 from tgi_router.extract import body_bytes, read_body
 from tgi_router.grammars import reporting_errors
 from tgi_router.headers import ComputeHeaders
+from tgi_router.images import check_count, image_of_url
 from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
 from tgi_router.message_reader import Names
@@ -66,6 +67,7 @@ class _Plan:
     parameters: Parameters
     extras: Extras
     job: bytes
+    images: tuple[bytes, ...]
     names: Names
     warnings: Mapping[str, str]
 
@@ -145,6 +147,8 @@ class ChatRoutes:
         chat = await preparing
         self._inference.metrics.asked()
         text = chat.prompt.text
+        if chat.prompt.images:
+            raise ValidationFailed("messages with images cannot be shown as tokens")
         tokens = await self._inference.tokenizing.tokens(text, False, chat.prompt.literals)
         answer = b'{"tokenize_response":%b,"templated_text":%b}' % (tokens, quote(text).encode())
         return Response(answer, media_type="application/json")
@@ -153,7 +157,7 @@ class ChatRoutes:
         """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
             plan = await self._inference.threads.run(size, self._plan, body)
-            prompt = await self._render(body, plan, size)
+            prompt = replace(await self._render(body, plan, size), images=plan.images)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
@@ -173,8 +177,11 @@ class ChatRoutes:
         """Do the work that takes time in proportion to the body; runs in a worker. Raises RouterError."""
         if not body.messages and not self._dialect.strict:
             raise ValidationFailed("`messages` must have at least one message")
-        if any(message.has_image for message in body.messages):
+        urls = [url for message in body.messages for url in message.image_urls]
+        if urls and not self._inference.validator.sees_images:
             raise ValidationFailed("image modality is not supported")
+        check_count(len(urls))
+        images = tuple(map(image_of_url, urls))
         speculates = self._inference.generator.speculates
         ignored = [] if speculates or body.prediction is None else ["prediction"]
         warnings = self._dialect.warnings(Route.CHAT, body, ignored)
@@ -186,7 +193,7 @@ class ChatRoutes:
         prediction = body.prediction.text if speculates and body.prediction is not None else ""
         extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema, prediction)
         names: Names = frozenset() if tools is None else tools.names
-        return _Plan(parameters, extras, self._draft(body, tools), names, warnings)
+        return _Plan(parameters, extras, self._draft(body, tools), images, names, warnings)
 
     def _answer(self, body: ChatBody, shape: GrammarShape) -> Grammar | None:
         """Return the grammar of an answer, if tools may be called instead: otherwise it is parsed with the parameters."""

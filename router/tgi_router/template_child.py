@@ -109,6 +109,11 @@ def _text(template: Template, variables: dict[str, Any], longest: int) -> str:
     return "".join(parts)
 
 
+def _last_text(content: str | list[dict[str, str]]) -> str:
+    """Return the text with which a content ends."""
+    return content if isinstance(content, str) else content[-1].get("text", "")
+
+
 def cut_after(text: str, content: str) -> str | None:
     """Cut a rendered text after its last message, whose whitespace templates may strip; None if the text does not contain it.
 
@@ -154,7 +159,7 @@ class Renderer:
         self._prepare(job, turns, hidden)
         text = _text(template, {**_hidden(job.further, hidden), **job.variables}, job.longest)
         if job.continued:
-            cut = cut_after(text, turns[-1]["content"])
+            cut = cut_after(text, _last_text(turns[-1]["content"]))
             if cut is None:
                 raise Rejected("the template does not show the last message, which was to be continued")
             text = cut
@@ -163,9 +168,12 @@ class Renderer:
     def _prepare(self, job: TemplateJob, turns: list[dict[str, Any]], hidden: Hidden) -> None:
         """Replace special tokens in untrusted messages, which must not pass for a part of the template."""
         for place in job.untrusted:
-            turns[place]["content"] = hidden.take(turns[place]["content"])
+            turns[place]["content"] = _hidden(turns[place]["content"], hidden)
         if job.appendix:
-            turns[-1]["content"] += job.appendix
+            content = turns[-1]["content"]
+            turns[-1]["content"] = (
+                content + job.appendix if isinstance(content, str) else [*content, {"type": "text", "text": job.appendix}]
+            )
 
 
 if __name__ == "__main__":

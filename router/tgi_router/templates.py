@@ -67,6 +67,14 @@ class ChatTemplate:
         names = [getter.attr for getter in getters[0]] + [const.value for const in getters[2]]
         return "tool_calls" in names
 
+    @cached_property
+    def takes_strings(self) -> bool:
+        """Whether the template renders contents that are strings, besides lists of parts. One that looks for images in a content, and does
+        not ask whether it is a string, renders lists alone."""
+        constants = {const.value for const in self._tree.find_all(nodes.Const) if isinstance(const.value, str)}
+        tests = {test.name for test in self._tree.find_all(nodes.Test)}
+        return not constants & {"image", "image_url"} or "string" in tests
+
 
 class ChatTemplates:
     """A model's templates by name, and the special tokens that they may use."""
@@ -121,6 +129,8 @@ def _turn(message: Message, conversation: Conversation, template: ChatTemplate) 
         calls = [_call(call) for call in message.tool_calls]
         turn = {"role": message.role, "content": "" if message.content is None else message.text}
         turn["tool_calls"] = calls
+    if message.image_urls or not template.takes_strings:
+        turn["content"] = message.parts
     if not conversation.strict:
         named = {name: getattr(message, name) for name in ("name", "tool_call_id", "reasoning_content")}
         turn.update({key: value for key, value in named.items() if value is not None})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import ceil
 from random import getrandbits
@@ -12,12 +12,17 @@ from typing import Any
 from tgi_core.backend import SAMPLING, Feature, OutputOptions, Sampling, SamplingField
 from tgi_core.config import Settings
 from tgi_core.literals import Span
+from tgi_core.media.digest import image_digest
+from tgi_core.media.errors import ImageRejected, MediaBusy
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
+from tgi_core.scheduler.prefix import ImageSpan
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulingParams
 from tgi_core.wire.types import ShardInfo, Stopping
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
-from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
+from tgi_router.errors import ModelOverloaded, PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import CheckedGrammar, GrammarChecker
+from tgi_router.images import split_markdown
 from tgi_router.json_text import single
 from tgi_router.openai_bodies import MAX_CHOICES
 from tgi_router.served_model import ServedModel
@@ -42,6 +47,9 @@ SWITCHES = tuple(spec.name for spec in SAMPLING if spec.switches_on)
 _FURTHER = tuple(spec for spec in SAMPLING if spec.name in FurtherSampling.model_fields)
 """Parameters without a rule in TGI: the contract's range applies."""
 
+TokenizeImages = Callable[[MultimodalPrompt], Awaitable[PromptTokens]]
+"""Tokenizes prompts with images; see `Generator.tokenize_images`."""
+
 Rule = tuple[bool, str]
 """Whether the rule is violated, with the error message."""
 
@@ -56,6 +64,12 @@ class Prompt:
     """Spans in which the texts of special tokens are plain text."""
     ids: tuple[int, ...] | None = None
     """Token ids that the client has sent; then `text` is only shown."""
+    markdown: bool = False
+    """Whether images in Markdown are images of the prompt, if the model sees any."""
+    texts: tuple[str, ...] = ()
+    """The texts around images; empty if `text` has a placeholder for each of them."""
+    images: tuple[bytes, ...] = ()
+    """Images as the client encoded them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,15 @@ class Validated:
 class Validator:
     """Validates requests against the settings, the limits and the backend's capabilities."""
 
-    def __init__(self, settings: Settings, model: ServedModel, limits: Limits, info: ShardInfo, tokenizing: Tokenizing) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        model: ServedModel,
+        limits: Limits,
+        info: ShardInfo,
+        tokenizing: Tokenizing,
+        tokenize_images: TokenizeImages,
+    ) -> None:
         capabilities = info.capabilities
         self.grammars = GrammarChecker(settings, capabilities)
         self._is_upstream_tgi = info.is_upstream_tgi
@@ -106,6 +128,9 @@ class Validator:
         self._limits = limits
         self._capabilities = capabilities
         self._tokenizing = tokenizing
+        self._tokenize_images = tokenize_images
+        self.sees_images = Feature.MEDIA in capabilities.features
+        """Whether the model takes images."""
 
     def check_best_of(self, parameters: Parameters, streaming: bool) -> None:
         """Check the rules that apply before a permit is acquired. Raises ValidationFailed."""
@@ -131,10 +156,18 @@ class Validator:
         if parameters.watermark:
             asked |= {"watermark": self._settings.watermark_delta, "watermark_gamma": self._settings.watermark_gamma}
         _check(self._declared_rules(parameters, extras, asked))
+        if prompt.markdown and self.sees_images:
+            texts, images = split_markdown(prompt.text)
+            prompt = replace(prompt, text="".join(texts), texts=texts, images=images)
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         keep = parameters.truncate or self._limits.max_input_tokens
-        length, ids = await self._ids(prompt, keep)
+        spans: tuple[ImageSpan, ...] = ()
+        if prompt.images:
+            ids, spans = await self._ids_with_images(prompt)
+            length = len(ids)
+        else:
+            length, ids = await self._ids(prompt, keep)
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
@@ -151,6 +184,8 @@ class Validator:
             grammar_cost=None if checked is None else checked.report.cost,
             scheduling=scheduling,
             prediction=prediction,
+            images=prompt.images,
+            image_spans=spans,
         )
         return Validated(request, checked)
 
@@ -164,6 +199,20 @@ class Validator:
         if prompt.ids is not None:
             return len(prompt.ids), prompt.ids[-keep:]
         return await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
+
+    async def _ids_with_images(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
+        """Return the token ids of a prompt with images, and where these are."""
+        texts = prompt.texts or (prompt.text,)
+        try:
+            tokens = await self._tokenize_images(MultimodalPrompt(texts, prompt.images, prompt.add_special_tokens))
+        except ImageRejected as error:
+            raise ValidationFailed(str(error)) from error
+        except MediaBusy:
+            raise ModelOverloaded from None
+        digests = map(image_digest, prompt.images)
+        return tokens.ids, tuple(
+            ImageSpan(start, end, digest) for (start, end), digest in zip(tokens.spans, digests, strict=True)
+        )
 
     async def _prediction(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a prediction, in which special tokens are plain text. What no response can hold is cut off, as is what
@@ -256,7 +305,12 @@ class Validator:
 
     def _input_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:
         largest = self._limits.max_input_tokens
-        yield not (prompt.text or prompt.ids), "`inputs` cannot be empty"
+        yield not (prompt.text or prompt.ids or prompt.images), "`inputs` cannot be empty"
+        yield bool(prompt.images) and given.truncate is not None, "`truncate` cannot be combined with images"
+        yield (
+            bool(prompt.images and prompt.literals),
+            "messages with images cannot contain the text of a special token, such as the model's placeholder of an image",
+        )
         yield (
             given.truncate is not None and not 0 < given.truncate <= largest,
             f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, LlamaConfig, PreTrainedModel, ProcessorMixin
+from transformers import AutoTokenizer, LlamaConfig, PreTrainedModel, ProcessorMixin
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
 from tgi_core.model_files import DEMO

@@ -70,8 +70,8 @@ class Opened:
         return answer[0, len(ids) :].tolist()
 
     def _prompt(self, text: str, seeds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        made = self.processor.prompt(text, [image(seed, 40, 33) for seed in seeds], special=True)
-        return made.ids, tuple(each.to_bytes() for each in made.images)
+        images = [image(seed) for seed in seeds]
+        return self.processor.ids(text, images, special=True), tuple(self.processor.features(each).to_bytes() for each in images)
 
 
 @pytest.fixture(scope="module", params=EXACT)
@@ -94,7 +94,7 @@ def test_equals_generate(opened: Opened) -> None:
 def test_images_matter(opened: Opened) -> None:
     """Other pictures give other logprobs, so the comparison says something."""
     ids, media = opened.made["See <image> here"]
-    other = opened.processor.features(image(9, 40, 33)).to_bytes()
+    other = opened.processor.features(image(9)).to_bytes()
 
     def logprob(item: bytes) -> float:
         run = opened.schedule()

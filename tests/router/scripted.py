@@ -10,10 +10,19 @@ from queue import SimpleQueue
 from tgi_core.backend import Capabilities, Determinism, Feature, Mixing, SamplingField
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler.events import ReplicaState
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulerError
-from tgi_core.wire.types import Candidate, FinishReason, GeneratedText, Generation, PromptToken, ShardInfo, Token
+from tgi_core.wire.types import (
+    Candidate,
+    FinishReason,
+    GeneratedText,
+    Generation,
+    PromptToken,
+    ShardInfo,
+    Token,
+)
 
 EVERYTHING = Capabilities(
     features=frozenset({Feature.LOGPROBS, Feature.MASKS, Feature.PROMPT_LOGPROBS, Feature.TOP_N}),
@@ -79,12 +88,23 @@ class ScriptedGenerator:
         self.limits = limits
         self.is_healthy = self.is_sound = self.is_speculating = True
         self.load = Load()
+        self.seen: list[MultimodalPrompt] = []
+        """Prompts with images."""
         self.submitted: SimpleQueue[GenerationRequest] = SimpleQueue()
         self.cancelled: SimpleQueue[GenerationRequest] = SimpleQueue()
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Nothing is needed."""
         return nothing
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Three tokens per image, between one token per text."""
+        self.seen.append(prompt)
+        ids, spans = [10], []
+        for _ in prompt.images:
+            spans.append((len(ids), len(ids) + 3))
+            ids += [99, 99, 99, 10]
+        return PromptTokens(tuple(ids), tuple(spans))
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Play the script."""

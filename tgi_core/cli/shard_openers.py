@@ -25,6 +25,7 @@ from tgi_core.client.local import LocalShard
 from tgi_core.client.warmup import warm_up
 from tgi_core.config import MAX_DRAFTS, Settings
 from tgi_core.errors import StartupError
+from tgi_core.media.processing import MediaProcessing
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.server.rank_place import Place, ReplicaPlace
@@ -84,7 +85,8 @@ def open_model(
         info = ShardInfo(directory.name, plugin.name, plugin.device_kind, settings.dtype, API_VERSION, session.capabilities())
     except BackendError as error:
         raise StartupError(f"backend {plugin.name}: {error}") from error
-    return ModelServer(session, tokenizer, info, masks, verbs)
+    media = MediaProcessing(directory) if Feature.MEDIA in info.capabilities.features else None
+    return ModelServer(session, tokenizer, info, masks, verbs, media)
 
 
 def _check_draft_model(tokenizer: Tokenizer, settings: Settings) -> None:

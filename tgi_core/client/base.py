@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 
@@ -24,6 +25,9 @@ class ShardClient(Protocol):
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Compile a grammar ahead of the requests that need it, and keep it until it is released. Raises InvalidGrammar,
         GrammarsBusy, BackendError."""
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images. Raises ImageRejected, MediaBusy, BackendError."""
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Send one turn and wait for its answer. Raises `tgi_core.backend.DeviceLost` if the shard is lost."""

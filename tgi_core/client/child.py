@@ -18,6 +18,7 @@ from tgi_core.client.grammars import Release
 from tgi_core.client.warmup import warm_up
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.run_folder import RunFolder, sweep
 from tgi_core.telemetry.logs import pass_on
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
@@ -173,6 +174,10 @@ class ChildShard:
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Have the shard compile a grammar. Raises InvalidGrammar, GrammarsBusy, BackendError."""
         return await self._shard.prepare(grammar, cost)
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Have the shard tokenize a prompt with images. Raises ImageRejected, MediaBusy, BackendError."""
+        return await self._shard.tokenize_images(prompt)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Execute one turn. Raises DeviceLost if the process has ended."""

@@ -14,11 +14,14 @@ from tgi_core.client.grammars import HeldGrammars, Release
 from tgi_core.client.result_validator import invalid
 from tgi_core.client.steps_link import StepsLink, open_link
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.errors import ImageRejected
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.wire.describing import decode_capacity, decode_health, decode_info, encode_plan
 from tgi_core.wire.health import ShardHealth
 from tgi_core.wire.preparing import check_prepared, encode_prepare, encode_release
 from tgi_core.wire.results import decode_result
+from tgi_core.wire.tokenizing import decode_tokens, encode_prompt
 from tgi_core.wire.turns import encode_turn
 from tgi_core.wire.types import Fault, ShardInfo, Turn, TurnResult
 
@@ -58,6 +61,16 @@ class GrpcShard:
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Compile a grammar on the shard while it runs steps. Raises InvalidGrammar, GrammarsBusy, BackendError."""
         return await self._grammars.hold(grammar, cost)
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images on the shard. Raises ImageRejected, MediaBusy, BackendError."""
+        response = await self._call("TokenizeImages", encode_prompt(prompt))
+        try:
+            return decode_tokens(response)
+        except ImageRejected:
+            raise
+        except ValueError as error:
+            raise invalid(str(error)) from error
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Execute one turn: a message and its answer. Raises DeviceLost if the shard is lost."""

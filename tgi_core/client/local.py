@@ -13,6 +13,7 @@ from typing import TypeVar
 from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.grammars import HeldGrammars, Release
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.server.model_server import ModelServer
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
@@ -41,6 +42,10 @@ class LocalShard:
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Compile a grammar in the server's own threads. Raises InvalidGrammar, GrammarsBusy."""
         return await self._grammars.hold(grammar, cost)
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images in the server's worker processes. Raises ImageRejected, MediaBusy."""
+        return await asyncio.wrap_future(self._server.tokenize_images(prompt))
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Execute one turn in the shard's thread. Raises DeviceLost once the shard is abandoned."""

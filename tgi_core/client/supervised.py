@@ -20,6 +20,7 @@ from tgi_core.client.result_validator import ResultValidator
 from tgi_core.client.watchdog import AdaptiveTimeout, Watchdog
 from tgi_core.errors import StartupError
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 _log = logging.getLogger(__name__)
@@ -130,6 +131,12 @@ class SupervisedShard:
         if self._opened is None:
             raise DeviceLost("there is no shard at present")
         return await self._opened.shard.prepare(grammar, cost)
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Have the current shard tokenize a prompt with images. Raises ImageRejected, MediaBusy, BackendError."""
+        if self._opened is None:
+            raise DeviceLost("there is no shard at present")
+        return await self._opened.shard.tokenize_images(prompt)
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Execute one turn. Raises DeviceLost if the shard is lost, BackendBug if its answer is invalid; `restart` opens the next

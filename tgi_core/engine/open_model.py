@@ -31,7 +31,7 @@ from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.stored import open_weights
-from tgi_core.engine.runner import Runner
+from tgi_core.engine.runner import Runner, TakesImages
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.speculators.base import Speculator, no_proposals
 from tgi_core.engine.speculators.draft_model import PagedModel
@@ -128,9 +128,9 @@ def _session(
 
 def _no_images(runner: Runner, reason: str) -> tuple[Kernel, ...]:
     """Declare that a runner takes no images. Returns what to report."""
-    if Feature.MEDIA not in runner.features:
+    if not isinstance(runner, TakesImages) or Feature.MEDIA not in runner.features:
         return ()
-    runner.features -= {Feature.MEDIA}
+    runner.refuse_images()
     return (Kernel("images", "refused", reason),)
 
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tgi_core.backend import Request
+from tgi_core.backend import Feature, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, use_attention
@@ -69,6 +69,11 @@ class RaggedRunner(PagedRunner):
         """See `TakesImages`."""
         if self.images is not None:
             self.images.admit(request)
+
+    def refuse_images(self) -> None:
+        """See `TakesImages`."""
+        self.images = None
+        self.features -= {Feature.MEDIA}
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Logits [kept, vocabulary] of a step; see `Enqueued.forward`."""

@@ -169,6 +169,9 @@ class TakesImages(Protocol):
         """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the prompt:
         in a step, that would fail other rows."""
 
+    def refuse_images(self) -> None:
+        """Take none, though the model could."""
+
 
 @runtime_checkable
 class CountsCompiles(Protocol):

@@ -7,6 +7,8 @@ from io import BytesIO
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from tgi_core.media.errors import ImageRejected
+
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")
 """Formats that are decoded."""
 MAX_PIXELS = 40_000_000
@@ -26,10 +28,6 @@ _DECODING_ERRORS = (
     Image.DecompressionBombError,
 )
 """Exceptions of Pillow for damaged files."""
-
-
-class ImageRejected(ValueError):
-    """An image cannot be used; the message says why."""
 
 
 def decode_image(data: bytes) -> Image.Image:
@@ -59,10 +57,8 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         over = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", over.size, "white"), over).convert("RGB")
-    if image.mode.startswith(("I", "F")):  # deeper than 8 bits per channel
-        low, high = image.convert("F").getextrema()
-        scale = 255 / 65535 if high > 255 else 1
-        return image.convert("F").point(lambda value: value * scale).convert("RGB")
+    if image.mode.startswith("I"):  # 16 bits per channel
+        image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     return image.convert("RGB")
 
 

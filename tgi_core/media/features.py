@@ -27,7 +27,8 @@ class ImageFeatures:
 
     def to_bytes(self) -> bytes:
         """Encode as an item of `Request.media`."""
-        return save(dict(self.tensors), metadata={_TOKENS: str(self.tokens)})
+        encoded: bytes = save(dict(self.tensors), metadata={_TOKENS: str(self.tokens)})
+        return encoded
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ImageFeatures:

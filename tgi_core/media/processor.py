@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from PIL import Image
 from transformers import AutoProcessor
 
-from tgi_core.media.decoding import ImageRejected
+from tgi_core.media.errors import ImageRejected
 from tgi_core.media.features import ImageFeatures
 
 _TEXT_FIELDS = frozenset({"input_ids", "attention_mask"})
@@ -19,14 +18,6 @@ _TEXT_FIELDS = frozenset({"input_ids", "attention_mask"})
 
 class NoProcessor(Exception):
     """A model directory has no processor of images; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class MediaPrompt:
-    """A prompt as the model runs it: token ids with placeholders, and the features of its images in order."""
-
-    ids: tuple[int, ...]
-    images: tuple[ImageFeatures, ...]
 
 
 class MediaProcessor:
@@ -58,17 +49,6 @@ class MediaProcessor:
         """The token ids of a text with a placeholder per image; `special`: with the tokens that the tokenizer adds. Raises
         ImageRejected."""
         return tuple(map(int, self._run(text, images, special)["input_ids"][0]))
-
-    def prompt(self, text: str, images: Sequence[Image.Image], special: bool) -> MediaPrompt:
-        """Both of them. Raises ImageRejected if the placeholders don't match the images."""
-        found = text.count(self.placeholder)
-        if found != len(images):
-            raise ImageRejected(f"the prompt has {found} times {self.placeholder!r} for {len(images)} images")
-        features = tuple(map(self.features, images))
-        ids = self.ids(text, images, special)
-        if ids.count(self.placeholder_id) != sum(each.tokens for each in features):
-            raise ImageRejected("the processor makes other tokens of several images than of each alone")
-        return MediaPrompt(ids, features)
 
     def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:
         try:

@@ -8,6 +8,7 @@ from tgi_core.backend import Capacity, DeviceLost, Progress, WarmupPlan
 from tgi_core.client.base import Opener, Plan, ReadyShard
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 
@@ -38,6 +39,10 @@ class NoShard:
         return self._like.capacity
 
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
+        """Raise DeviceLost."""
+        raise DeviceLost("the shard is not open yet")
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
         """Raise DeviceLost."""
         raise DeviceLost("the shard is not open yet")
 

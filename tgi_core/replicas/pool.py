@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
+from tgi_core.media.errors import MediaBusy
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.replicas.autoscaling import Autoscaler, PoolLoad, ScalingRules
 from tgi_core.replicas.holders import SharedPrefixIndex
 from tgi_core.replicas.placement import Choice, Placement
@@ -101,6 +103,14 @@ class ReplicaPool:
                 release()
                 raise failure
         return release
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images on the replica with the least to do: the one that gets the request depends on the tokens. Raises
+        ImageRejected, MediaBusy."""
+        serving = [each for each in self.replicas if each.serves]
+        if not serving:
+            raise MediaBusy
+        return await min(serving, key=lambda each: self._placement.work(each.number)).loop.tokenize_images(prompt)
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request on a replica. Raises GenerationFailed if all are lost, Overloaded if too many requests wait, ValueError if
@@ -226,7 +236,7 @@ class ReplicaPool:
         root, keys = prefixes.root(request.scheduling.salt, request.adapter), list[bytes]()
         if self.prefix_caching and not request.want.prompt_logprobs:
             known = list(tokens)
-            prefixes.extend(keys, root, known, (len(known) - 1) // prefixes.block_size)
+            prefixes.extend(keys, root, known, (len(known) - 1) // prefixes.block_size, request.image_spans)
         return root, keys
 
     def _choose(self, tokens: int, keys: Keys, answer: int, barred: int = 0) -> Choice | None:

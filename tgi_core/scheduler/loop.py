@@ -14,6 +14,8 @@ from tgi_core.client.base import Replaced, ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
+from tgi_core.media.errors import MediaBusy
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler.coalescing import LONGEST_S, OutputCoalescer
 from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
@@ -118,6 +120,14 @@ class SchedulerLoop:
         except BackendError as error:
             _log.warning("a grammar was not prepared: %s", error)
             return nothing
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images. Raises ImageRejected, MediaBusy, also while there is no shard."""
+        try:
+            return await self._client.tokenize_images(prompt)
+        except BackendError as error:
+            _log.warning("a prompt with images was not tokenized: %s", error)
+            raise MediaBusy from error
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed if the shard is lost, Overloaded if too many requests wait, ValueError if the

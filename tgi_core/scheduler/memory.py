@@ -122,5 +122,5 @@ class RowMemory:
         if not sequence.root:
             sequence.root = self.prefixes.root(sequence.request.scheduling.salt, sequence.request.adapter)
         count = (len(sequence.tokens) - 1) // self.stride
-        self.prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count)
+        self.prefixes.extend(sequence.keys, sequence.root, sequence.tokens, count, sequence.request.image_spans)
         return sequence.keys

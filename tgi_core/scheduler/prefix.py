@@ -1,6 +1,6 @@
 """The prefix cache: an index from hashed prefixes to full blocks of the KV cache, evicted least recently used first.
 
-A block's key is a keyed hash over everything before its end: salt, adapter and tokens, chained from block to block. The key of the
+A block's key is a keyed hash over everything before its end: salt, adapter, tokens and images, chained from block to block. The key of the
 hash is drawn when the process starts, so no client can make two prompts collide. An entry is held by the rows that use its blocks.
 An entry without holders is idle: it stays for the next prompt with that prefix, and is evicted, least recently used first, when
 blocks run out.
@@ -12,9 +12,19 @@ import secrets
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 _DIGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """An image in a prompt: its placeholders are among the tokens start…end − 1. `digest` (16 bytes) identifies it."""
+
+    start: int
+    end: int
+    digest: bytes
 
 
 class Entry:
@@ -48,12 +58,15 @@ class PrefixIndex:
         parts = [salt.encode(), b"\0" if adapter is None else b"\1" + adapter.encode()]
         return self._hash(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
 
-    def extend(self, keys: list[bytes], root: bytes, tokens: Sequence[int], count: int) -> None:
-        """Append to `keys` until there is one for each of the first `count` full blocks of `tokens`."""
+    def extend(self, keys: list[bytes], root: bytes, tokens: Sequence[int], count: int, images: Sequence[ImageSpan] = ()) -> None:
+        """Append to `keys` until there is one for each of the first `count` full blocks of `tokens`. Placeholders of different images are
+        the same tokens, so a block's key depends on the images that it has a part of, too."""
         size = self.block_size
         for place in range(len(keys), count):
-            block = array("q", tokens[place * size : (place + 1) * size])
-            keys.append(self._hash((keys[-1] if keys else root) + block.tobytes()))
+            start, end = place * size, (place + 1) * size
+            block = array("q", tokens[start:end]).tobytes()
+            inside = b"".join(image.digest for image in images if image.start < end and image.end > start)
+            keys.append(self._hash((keys[-1] if keys else root) + block + inside))
 
     def find(self, keys: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the longest known prefix, and add a holder to each."""

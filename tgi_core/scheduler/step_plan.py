@@ -37,7 +37,7 @@ class ScheduledRow:
             want=want,
             masked=needs_masks(wanted.stopping, wanted.grammar),
         )
-        return ShardRequest(row, wanted.stopping, wanted.grammar)
+        return ShardRequest(row, wanted.stopping, wanted.grammar, wanted.images)
 
 
 @dataclass(slots=True)

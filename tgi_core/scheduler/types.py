@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tgi_core.backend import Capacity, OutputOptions, Request, RowFaultKind, Sampling
 from tgi_core.blocks import UNLIMITED
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.scheduler.prefix import ImageSpan
 from tgi_core.wire.types import ShardRequest, Stopping
 
 
@@ -37,11 +38,13 @@ class GenerationRequest(ShardRequest):
 
     Until then, the tokens of `request` are the prompt, it has no blocks, and its id and take are 0. Sampling has a seed even if the
     client gave none. `grammar_cost` is the cost of compiling the grammar. `prediction`: tokens that the client expects in the answer.
+    `image_spans`: where the images are among the tokens.
     """
 
     grammar_cost: Cost | None = None
     scheduling: SchedulingParams = DEFAULT_SCHEDULING
     prediction: tuple[int, ...] = ()
+    image_spans: tuple[ImageSpan, ...] = ()
 
     @classmethod
     def of(
@@ -55,10 +58,12 @@ class GenerationRequest(ShardRequest):
         grammar_cost: Cost | None = None,
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
         prediction: tuple[int, ...] = (),
+        images: tuple[bytes, ...] = (),
+        image_spans: tuple[ImageSpan, ...] = (),
     ) -> GenerationRequest:
         """Create the request of a prompt."""
         request = Request(0, input_ids, len(input_ids), 0, (), 0, sampling, want, adapter=adapter)
-        return cls(request, stopping, grammar, grammar_cost, scheduling, prediction)
+        return cls(request, stopping, grammar, images, grammar_cost, scheduling, prediction, image_spans)
 
     @property
     def input_ids(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from tgi_core.errors import StartupError
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.server.grpc_grammars import PreparedGrammars
 from tgi_core.server.grpc_host import ShardHost
+from tgi_core.server.grpc_images import tokenize_images
 from tgi_core.server.grpc_tenant import Superseded, Tenancy
 from tgi_core.server.lockstep.verbs import LockStep, VerbFailed
 from tgi_core.wire.describing import MOST_TOKENS, decode_plan, encode_capacity, encode_health, encode_info, first_block_size
@@ -141,6 +142,9 @@ class ShardService:
     def _prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.PrepareResponse:
         """Prepare a grammar. tgi-core's routers use this, too, since a step must not wait for a grammar."""
         return self._grammars.answer(request, context.is_active)
+
+    def _tokenize_images(self, request: pb.TokenizeImagesRequest, context: grpc.ServicerContext) -> pb.TokenizeImagesResponse:
+        return tokenize_images(self._host, request)
 
     def _capacity(self) -> Capacity:
         if self._host.capacity is None:

@@ -32,6 +32,9 @@ from tgi_core.backend.session import Session
 from tgi_core.backend.types import EMPTY
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.grammar.compiler import CompiledGrammar
+from tgi_core.media.errors import ImageRejected, MediaBusy
+from tgi_core.media.processing import MediaProcessing
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.transcript import Transcript
 from tgi_core.server.verb_log import VerbLog
@@ -73,6 +76,7 @@ class ModelServer:
         info: ShardInfo,
         masks: GrammarMasks | None = None,
         verbs: VerbLog | None = None,
+        media: MediaProcessing | None = None,
     ) -> None:
         self.info = info
         self._session = session
@@ -80,6 +84,7 @@ class ModelServer:
         self._tokenizer = tokenizer
         self._masks = masks
         self._verbs = verbs or VerbLog()
+        self._media = media
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
         self.batches: dict[int, _Batch] = {}
@@ -110,6 +115,8 @@ class ModelServer:
         self._session.close()
         if self._masks is not None:
             self._masks.close()
+        if self._media is not None:
+            self._media.close()
 
     def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
         """Start compiling a grammar, and keep it until `release`. Non-blocking; may be called from any thread. Raises
@@ -122,6 +129,13 @@ class ModelServer:
         """Undo one `prepare`; may be called from any thread."""
         if self._masks is not None:
             self._masks.release(grammar)
+
+    def tokenize_images(self, prompt: MultimodalPrompt) -> Future[PromptTokens]:
+        """Start tokenizing a prompt with images. Non-blocking; may be called from any thread. Raises InvalidRequest; the future raises
+        ImageRejected, MediaBusy."""
+        if self._media is None:
+            raise InvalidRequest("this shard takes no images")
+        return self._media.tokenize(prompt)
 
     def exchange(self, turn: Turn) -> TurnResult:
         """Execute a turn: bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""
@@ -187,13 +201,27 @@ class ModelServer:
 
     def _prefill(self, verb: Prefill, cached: Handle) -> Step:
         """Start grammars before the verb: a backend may request masks before the verb returns."""
+        requests = tuple(self._with_media(item) for item in verb.requests)
         try:
             for item in verb.requests:
                 self._begin_grammar(item)
-            return self._session.prefill(tuple(item.request for item in verb.requests), cached, self._allowed(verb.grants))
+            return self._session.prefill(requests, cached, self._allowed(verb.grants))
         except BackendError:
             self._end_grammars(item.id for item in verb.requests)
             raise
+
+    def _with_media(self, item: ShardRequest) -> Request:
+        """Return the backend's request, with the features of its images: they are kept since its prompt was tokenized, unless that was on
+        another shard. Raises InvalidRequest, which fails only that request."""
+        if not item.images:
+            return item.request
+        try:
+            if self._media is None:
+                raise ImageRejected("this shard takes no images")
+            return replace(item.request, media=self._media.features(item.images))
+        except (ImageRejected, MediaBusy) as error:
+            why = f"request {item.id}: {error or 'too many images wait'}"
+            raise InvalidRequest(why, request_ids=(item.id,)) from error
 
     def _allowed(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Cut drafts at the first one that its row's grammar forbids: it would not be accepted."""

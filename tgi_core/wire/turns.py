@@ -132,6 +132,7 @@ def _encode_request(item: ShardRequest) -> pb.Request:
         prompt_len=request.prompt_len,
         take=request.take,
         tables=_encode_tables(request.blocks),
+        images=item.images,
     )
 
 
@@ -149,7 +150,7 @@ def _decode_request(message: pb.Request) -> ShardRequest:
         masked=needs_masks(stopping, grammar),
         adapter=message.adapter_id if message.HasField("adapter_id") else None,
     )
-    return ShardRequest(request, stopping, grammar)
+    return ShardRequest(request, stopping, grammar, tuple(message.images))
 
 
 def _decode_stopping(message: pb.StoppingCriteriaParameters) -> Stopping:

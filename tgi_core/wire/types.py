@@ -65,11 +65,13 @@ def needs_masks(stopping: Stopping, grammar: Grammar | None) -> bool:
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
     """One request as sent to the shard: the part for its backend, and the shard's own processing of the tokens. `request.masked`:
-    whether there is a grammar or a minimum of tokens (`needs_masks`)."""
+    whether there is a grammar or a minimum of tokens (`needs_masks`). `images` are the prompt's, encoded; the shard turns them into
+    `request.media`."""
 
     request: Request
     stopping: Stopping
     grammar: Grammar | None = None
+    images: tuple[bytes, ...] = ()
 
     @property
     def id(self) -> int:

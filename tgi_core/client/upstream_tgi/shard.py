@@ -30,6 +30,8 @@ from tgi_core.client.result_validator import invalid
 from tgi_core.client.upstream_tgi.text import UpstreamRow, decode_generation, encode_request
 from tgi_core.client.upstream_tgi.warmup import warmup_request
 from tgi_core.grammar import Cost, Grammar
+from tgi_core.media.errors import ImageRejected
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.proto.sampling import TGI_FIELDS
 from tgi_core.tokenizer import Tokenizer
@@ -112,6 +114,10 @@ class UpstreamShard:
     async def prepare(self, grammar: Grammar, cost: Cost) -> Release:
         """Do nothing: the shard has no masks."""
         return nothing
+
+    async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Raise ImageRejected: the shard announces no images."""
+        raise ImageRejected("TGI's shards take no images from this router")
 
     async def exchange(self, turn: Turn) -> TurnResult:
         """Execute the verbs of a turn, one call each. Raises DeviceLost if the shard is lost."""

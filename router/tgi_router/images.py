@@ -1,0 +1,49 @@
+"""Images in requests: `data:` URLs, in messages and in TGI's Markdown form. The router decodes no image; a shard's worker does."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+
+from tgi_router.errors import ValidationFailed
+
+MOST_IMAGES = 32
+"""Maximum number of images per prompt."""
+
+_MARKDOWN = re.compile(r"!\[[^\]\n]{0,200}\]\(((?:data:|https?://)[^)\s]*)\)")
+_DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.ASCII)
+_LONGEST_TYPE = 40
+
+
+def image_of_url(url: str) -> bytes:
+    """Return the encoded image of a `data:` URL. Raises ValidationFailed."""
+    head = _DATA.match(url)
+    if head is None:
+        raise ValidationFailed("images must be `data:` URLs; this server does not fetch images")
+    kind, options = head[1].lower(), head[2].lower()
+    if not kind.startswith("image/"):
+        raise ValidationFailed(f"image URLs must have a type of images, such as image/png. Given: {kind[:_LONGEST_TYPE]!r}")
+    if ";base64" not in options:
+        raise ValidationFailed("image URLs must be encoded in base64")
+    try:
+        data = b64decode(url[head.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise ValidationFailed("an image URL is not valid base64") from None
+    if not data:
+        raise ValidationFailed("an image is empty")
+    return data
+
+
+def split_markdown(text: str) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+    """Split a text at its images, `![](URL)`. Returns the texts around them, and the images. Raises ValidationFailed."""
+    pieces = _MARKDOWN.split(text)
+    images = pieces[1::2]
+    check_count(len(images))
+    return tuple(pieces[::2]), tuple(map(image_of_url, images))
+
+
+def check_count(count: int) -> None:
+    """Raises ValidationFailed for too many images."""
+    if count > MOST_IMAGES:
+        raise ValidationFailed(f"a prompt may have up to {MOST_IMAGES} images. Given: {count}")

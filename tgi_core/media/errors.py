@@ -1,0 +1,11 @@
+"""Errors of images."""
+
+from __future__ import annotations
+
+
+class ImageRejected(ValueError):
+    """An image, or a prompt with images, cannot be used; the message says why."""
+
+
+class MediaBusy(Exception):
+    """Too many prompts with images wait to be processed."""

@@ -1,0 +1,107 @@
+"""A shard's images: worker processes turn prompts with images into token ids and features, which are kept for the steps that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tgi_core.media.digest import image_digest
+from tgi_core.media.errors import ImageRejected, MediaBusy
+from tgi_core.media.messages import Answer, Job
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
+from tgi_core.workers.command import python
+from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
+
+T = TypeVar("T")
+
+KEPT_BYTES = 512 << 20
+"""Size of the features that are kept, in bytes."""
+
+_WORKERS, _WAITING, _WAIT_S = 2, 64, 30.0
+_CHILD = Path(__file__).with_name("processor_child.py")
+
+
+class MediaProcessing:
+    """The processor of one model, in worker processes. Thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._pool = WorkerPool(python(_CHILD), [str(directory)], size=_WORKERS, waiting=_WAITING, wait_s=_WAIT_S)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._thread = threading.Thread(target=self._loop.run_forever, name="media", daemon=True)
+        self._thread.start()
+        self._submit(self._start())
+
+    def tokenize(self, prompt: MultimodalPrompt) -> Future[PromptTokens]:
+        """The token ids of a prompt; keeps the features of its images. The future raises ImageRejected, MediaBusy."""
+        return self._submit(self._tokenize(prompt))
+
+    def features(self, images: Sequence[bytes]) -> tuple[bytes, ...]:
+        """The items of `Request.media` of some images, at once where they are kept. Waits otherwise. Raises ImageRejected, MediaBusy."""
+        found = [self._find(image) for image in images]
+        missing = tuple({image: None for image, item in zip(images, found, strict=True) if item is None})
+        made = self._submit(self._ask(Job((), False, missing))).result().items if missing else ()
+        by_image = dict(zip(missing, made, strict=True))
+        return tuple(by_image[image] if item is None else item for image, item in zip(images, found, strict=True))
+
+    def close(self) -> None:
+        """End the worker processes. Idempotent."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end)
+            self._thread.join()
+            self._loop.close()
+
+    def _end(self) -> None:
+        self._pool.close()
+        self._loop.stop()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _start(self) -> None:
+        """Start a worker before the first image: it takes seconds to import transformers. An error shows again with that image."""
+        with suppress(ImageRejected, MediaBusy):
+            await self._ask(Job((), False, ()))
+
+    async def _tokenize(self, prompt: MultimodalPrompt) -> PromptTokens:
+        answer = await self._ask(Job(prompt.texts, prompt.special, prompt.images))
+        return PromptTokens(answer.ids, answer.spans)
+
+    async def _ask(self, job: Job) -> Answer:
+        try:
+            answer = Answer.from_bytes(await self._pool.ask(job.to_bytes()))
+        except TooCostly:
+            raise ImageRejected("the images take too long to process") from None
+        except WorkerCrashed:
+            raise ImageRejected("the images need too much memory, or cannot be decoded") from None
+        except (PoolBusy, WorkerLost):
+            raise MediaBusy from None
+        if answer.error:
+            raise ImageRejected(answer.error)
+        for image, item in zip(job.images, answer.items, strict=True):
+            self._keep(image, item)
+        return answer
+
+    def _find(self, image: bytes) -> bytes | None:
+        key = image_digest(image)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def _keep(self, image: bytes, item: bytes) -> None:
+        key = image_digest(image)
+        with self._lock:
+            self._kept_bytes += len(item) - len(self._kept.pop(key, b""))
+            self._kept[key] = item
+            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+                _, oldest = self._kept.popitem(last=False)
+                self._kept_bytes -= len(oldest)
