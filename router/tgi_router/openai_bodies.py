@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tgi_router.bodies import GrammarShape
 from tgi_router.json_text import dumps
@@ -150,6 +150,10 @@ class ImageUrl(Body):
     )
 
 
+_UNSUPPORTED_PARTS = ("audio_url", "file", "input_audio", "video", "video_url")
+"""Types of parts that other servers accept."""
+
+
 class MessageChunk(Body):
     """A part of a message's content."""
 
@@ -163,6 +167,13 @@ class MessageChunk(Body):
     image_url: ImageUrl | None = Field(
         default=None, description="Image of a part of type `image_url`.", examples=[{"url": "data:image/png;base64,iVBORw0KGgo="}]
     )
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in _UNSUPPORTED_PARTS:
+            raise ValueError(f"parts of type `{value}` are not supported")
+        return value
 
     @model_validator(mode="after")
     def _check_part(self) -> MessageChunk:

@@ -48,7 +48,7 @@ FIELDS = {
     types.Decode: 3,
     types.Filter: 2,
     types.Clear: 1,
-    types.ShardRequest: 3,
+    types.ShardRequest: 4,
     types.Stopping: 5,
     types.TurnResult: 3,
     types.VerbCall: 3,

@@ -89,12 +89,12 @@ requests = st.builds(
 stoppings = st.builds(Stopping, small, few(any_text), st.booleans(), few(small), small)
 
 
-def shard_request(request: Request, stopping: Stopping, grammar: Grammar | None) -> ShardRequest:
+def shard_request(request: Request, stopping: Stopping, grammar: Grammar | None, images: tuple[bytes, ...]) -> ShardRequest:
     """A request that is masked if it has a grammar: only the grammar crosses the wire."""
-    return ShardRequest(replace(request, masked=needs_masks(stopping, grammar)), stopping, grammar)
+    return ShardRequest(replace(request, masked=needs_masks(stopping, grammar)), stopping, grammar, images)
 
 
-shard_requests = st.builds(shard_request, requests, stoppings, grammars)
+shard_requests = st.builds(shard_request, requests, stoppings, grammars, few(st.binary(max_size=5)))
 launches = st.builds(Prefill, large, few(shard_requests), st.none() | large, few(grants)) | st.builds(
     Decode, large, few(large), few(grants)
 )

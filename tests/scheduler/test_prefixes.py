@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.scheduler.device import Device, alone, device, play, request, scheduled
 from tgi_core.backend import OutOfMemory, OutputOptions, WarmupPlan
 from tgi_core.scheduler import GenerationRequest, SchedulerOptions
+from tgi_core.scheduler.prefix import ImageSpan, PrefixIndex
 from tgi_core.tokenizer import Tokenizer
 from tgi_core.wire.types import Prefill
 
@@ -114,3 +115,22 @@ def test_old_prefixes_make_room(demo_tokenizer: Tokenizer) -> None:
     ask(one, request((9,) * 40, 2))  # 24 blocks: 10 + 10 + 10 do not fit
     assert ask(one, request(new, 2))[1] > 0
     assert ask(one, request(old, 2))[1] < 36
+
+
+images = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.sampled_from([b"a" * 16, b"b" * 16])), max_size=3)
+
+
+@given(images, images)
+def test_keys_depend_on_images(first: list[tuple[int, int, bytes]], second: list[tuple[int, int, bytes]]) -> None:
+    """Blocks of equal tokens have equal keys exactly as far as no image in them or before them differs."""
+    index, keys, inside = PrefixIndex(4), [], []
+    for drawn in (first, second):
+        spans = [ImageSpan(start, start + size, digest) for start, size, digest in drawn]
+        made: list[bytes] = []
+        index.extend(made, b"root", PROMPT, 10, spans)
+        keys.append(made)
+        inside.append(
+            [[span.digest for span in spans if span.start < 4 * place + 4 and span.end > 4 * place] for place in range(10)]
+        )
+    for place in range(10):
+        assert (keys[0][place] == keys[1][place]) == (inside[0][: place + 1] == inside[1][: place + 1])

@@ -1,0 +1,1 @@
+"""Tests of images: decoding, the model's processor, and its worker processes."""

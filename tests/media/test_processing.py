@@ -1,0 +1,113 @@
+"""A shard's worker processes: token ids and features of prompts with images."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.image_models import image, save_model
+from tests.media.pictures import encoded, hostile
+from tgi_core.media import processing
+from tgi_core.media.errors import ImageRejected
+from tgi_core.media.features import ImageFeatures, num_tokens
+from tgi_core.media.messages import Answer, Job
+from tgi_core.media.processing import MediaProcessing
+from tgi_core.media.processor import MediaProcessor, NoProcessor
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
+from tgi_core.model_files import DEMO
+
+PICTURES = tuple(encoded(image(seed)) for seed in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that cuts images into tiles."""
+    return save_model("idefics3", tmp_path_factory.mktemp("images") / "idefics3")
+
+
+@pytest.fixture(scope="module")
+def media(directory: Path) -> Iterator[MediaProcessing]:
+    """Its workers."""
+    media = MediaProcessing(directory)
+    yield media
+    media.close()
+
+
+def tokens(media: MediaProcessing, *texts: str, images: tuple[bytes, ...] = PICTURES, special: bool = True) -> PromptTokens:
+    """The tokens of a prompt."""
+    return media.tokenize(MultimodalPrompt(texts, images, special)).result()
+
+
+def test_tokens_are_the_processors(media: MediaProcessing, directory: Path) -> None:
+    """Whether images go between texts or at placeholders, the ids are the processor's own, and the spans hold all placeholders."""
+    processor = MediaProcessor(directory)
+    made = tokens(media, "See <image> and <image>, too")
+    assert made == tokens(media, "See ", " and ", ", too")
+    assert made.ids == processor.ids("See <image> and <image>, too", [image(1), image(2)], special=True)
+    assert len(tokens(media, "See <image> and <image>, too", special=False).ids) == len(made.ids) - 1
+    items = media.features(PICTURES)
+    for (start, end), item in zip(made.spans, items, strict=True):
+        inside = made.ids[start:end]
+        assert inside[0] == inside[-1] == processor.placeholder_id
+        assert inside.count(processor.placeholder_id) == num_tokens(item)
+
+
+def test_features_are_kept(media: MediaProcessing, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features are computed once; what has been evicted is computed anew, with the same result."""
+    first = media.features(PICTURES)
+    assert media.features(PICTURES)[0] is first[0]
+    monkeypatch.setattr(processing, "KEPT_BYTES", 1)
+    media.features((encoded(image(3)),))
+    monkeypatch.undo()
+    again = media.features((*PICTURES, PICTURES[0]))
+    assert again == (*first, first[0]) and again[0] is not first[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "images", "why"),
+    [
+        (("No picture",), PICTURES, "has 0 times '<image>' for 2 images"),
+        (("<image><image><image>",), PICTURES, "has 3 times"),
+        (("<image> x ", ""), PICTURES[:1], "has 2 times"),
+        (("<image>",), (b"nothing",), "image 1: not an image"),
+    ],
+)
+def test_refusals(media: MediaProcessing, texts: tuple[str, ...], images: tuple[bytes, ...], why: str) -> None:
+    """They say what is wrong."""
+    with pytest.raises(ImageRejected, match=why):
+        tokens(media, *texts, images=images)
+
+
+def test_hostile_images_fail_alone(media: MediaProcessing) -> None:
+    """Hostile images between sound ones: each fails, and no other prompt."""
+    asked = [media.tokenize(MultimodalPrompt(("<image>",), (data,), True)) for _, data in hostile()]
+    good = media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True))
+    concurrent.futures.wait([*asked, good])
+    assert good.exception() is None
+    assert {type(each.exception()) for each in asked} == {ImageRejected}
+
+
+def test_no_processor() -> None:
+    """A model of text alone has none."""
+    with pytest.raises(NoProcessor):
+        MediaProcessor(DEMO)
+
+
+def test_messages_survive_the_way() -> None:
+    """Jobs, answers and features decode to what was encoded."""
+    job = Job(("a\nb", "é"), True, (b"\n\0", b""))
+    assert Job.from_bytes(job.to_bytes()) == job
+    answer = Answer((1, 2), ((0, 1),), (b"\nx",), "why\nnot")
+    assert Answer.from_bytes(answer.to_bytes()) == answer
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 8, b"\0" * 8, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]", b"\x01" + bytes(7) + b"{"]
+)
+def test_damaged_features(data: bytes) -> None:
+    """They are told as such."""
+    with pytest.raises(ValueError, match="image's features"):
+        ImageFeatures.from_bytes(data)

@@ -1,0 +1,103 @@
+"""A model that sees images, served as a user would: answers, prefix hits, damaged images among others, and a killed shard."""
+
+from __future__ import annotations
+
+import os
+import signal
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.image_models import image, save_model
+from tests.media.pictures import encoded, hostile
+from tests.serve.process import ServerProcess, served
+from tests.soak.kills import shards
+from tests.waiting import wait_until
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {% for p in m.content %}{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}"
+    "{% endfor %}\n{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """`tgi serve` on a tiny model."""
+    directory = save_model("llava_next", tmp_path_factory.mktemp("images") / "llava_next")
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    with served(str(directory), "--backend", "cpu", "--dtype", "float32") as server:
+        yield server
+
+
+def url(data: bytes) -> str:
+    """A `data:` URL."""
+    return f"data:image/png;base64,{b64encode(data).decode()}"
+
+
+def ask(server: ServerProcess, words: str, *images: bytes, **more: Any) -> httpx.Response:
+    """A chat with images before the text."""
+    parts = [*({"type": "image_url", "image_url": {"url": url(data)}} for data in images), {"type": "text", "text": words}]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 30, "temperature": 0, "ignore_eos": True, **more}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+
+
+def said(answer: httpx.Response) -> str:
+    """Its text."""
+    assert answer.status_code == 200, answer.text
+    content: str = answer.json()["choices"][0]["message"]["content"]
+    return content
+
+
+def cached(answer: httpx.Response) -> int:
+    """How many tokens of the prompt were found in the cache."""
+    found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+def test_prefix_hits_across_images(server: ServerProcess) -> None:
+    """The same image is found in the cache, another one is not, and an answer is the same either way."""
+    one, two = encoded(image(1, 50, 50)), encoded(image(2, 50, 50))
+    first, again, other = (ask(server, "What is it?", each) for each in (one, one, two))
+    assert said(first) == said(again) != said(other)
+    assert cached(first) == 0 and cached(again) > 16 and cached(other) < 16
+
+
+def test_both_forms_give_the_same_tokens(server: ServerProcess) -> None:
+    """A chat, and Markdown in a prompt that is the rendered chat."""
+    one = encoded(image(3))
+    chat = said(ask(server, "Well?", one))
+    inputs = f"user: ![]({url(one)})Well?\n"
+    body = {"inputs": inputs, "parameters": {"max_new_tokens": 30, "details": True, "return_full_text": False}}
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=120).json()
+    assert answer["details"]["generated_tokens"] > 0 and chat
+
+
+def test_hostile_images_change_no_other_answer(server: ServerProcess) -> None:
+    """Forty hostile images among sound requests: one clear 422 each, and every other answer is what it was."""
+    pictures = [encoded(image(seed, 45, 30)) for seed in range(4)]
+    alone = [said(ask(server, f"Number {n}", picture)) for n, picture in enumerate(pictures)]
+    with ThreadPoolExecutor(8) as pool:
+        bad = [pool.submit(ask, server, "Bad", data) for _, data in hostile()]
+        good = [pool.submit(ask, server, f"Number {n % 4}", pictures[n % 4]) for n in range(24)]
+        assert [said(each.result()) for each in good] == [alone[n % 4] for n in range(24)]
+        answers = [each.result() for each in bad]
+    assert {each.status_code for each in answers} == {422}
+    assert all("image 1" in each.json()["error"]["message"] for each in answers)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_shard(server: ServerProcess) -> None:
+    """Requests with images go on after kill -9 of the shard, with the same tokens, though the new shard has none of their features."""
+    pictures = [encoded(image(seed, 33, 61)) for seed in range(8)]
+    alone = [said(ask(server, f"Number {n}", picture, max_tokens=300)) for n, picture in enumerate(pictures)]
+    [shard] = shards(server.child.pid)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, server, f"Number {n}", picture, max_tokens=300) for n, picture in enumerate(pictures)]
+        wait_until(lambda: "tgi_batch_current_size 8" in httpx.get(f"{server.url}/metrics").text)
+        os.kill(shard, signal.SIGKILL)
+        assert [said(each.result()) for each in asked] == alone
+    assert shard not in shards(server.child.pid)
