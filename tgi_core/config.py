@@ -235,8 +235,11 @@ class Settings(ModelSettings):
     max_total_tokens: int | None = setting(
         None, "Maximum prompt plus output length in tokens. Default: what the model and the memory allow.", "Limits", minimum=2
     )
-    max_image_fetch_size: int = ignored(
-        1 << 30, "Maximum image size in bytes.", "Limits", "image inputs are not supported", minimum=0
+    max_image_fetch_size: int = setting(1 << 30, "Maximum size of a fetched image in bytes.", "Limits", minimum=0)
+    allowed_media_domains: tuple[str, ...] = setting(
+        (),
+        "Host from which images in requests are fetched; repeatable. *.HOST allows its subdomains. Default: none, only data: URLs.",
+        "Limits",
     )
     validation_workers: int = setting(2, "Number of workers that tokenize and render chat templates.", "Limits", minimum=1)
     enable_prefill_logprobs: bool = setting(False, "Compute prompt logprobs for decoder_input_details.", "Limits")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
+from collections.abc import Sequence
 
+from tgi_core.config import Settings
 from tgi_router.errors import ValidationFailed
+from tgi_router.fetching import ImageFetcher
 
 MOST_IMAGES = 32
 """Maximum number of images per prompt."""
@@ -20,7 +23,7 @@ def image_of_url(url: str) -> bytes:
     """Return the encoded image of a `data:` URL. Raises ValidationFailed."""
     head = _DATA.match(url)
     if head is None:
-        raise ValidationFailed("images must be `data:` URLs; this server does not fetch images")
+        raise ValidationFailed("images must be `data:` URLs; this server fetches none (--allowed-media-domains)")
     kind, options = head[1].lower(), head[2].lower()
     if not kind.startswith("image/"):
         raise ValidationFailed(f"image URLs must have a type of images, such as image/png. Given: {kind[:_LONGEST_TYPE]!r}")
@@ -35,15 +38,23 @@ def image_of_url(url: str) -> bytes:
     return data
 
 
-def split_markdown(text: str) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
-    """Split a text at its images, `![](URL)`. Returns the texts around them, and the images. Raises ValidationFailed."""
+def split_markdown(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split a text at its images, `![](URL)`. Returns the texts around them, and the URLs."""
     pieces = _MARKDOWN.split(text)
-    images = pieces[1::2]
-    check_count(len(images))
-    return tuple(pieces[::2]), tuple(map(image_of_url, images))
+    return tuple(pieces[::2]), tuple(pieces[1::2])
 
 
-def check_count(count: int) -> None:
-    """Raises ValidationFailed for too many images."""
-    if count > MOST_IMAGES:
-        raise ValidationFailed(f"a prompt may have up to {MOST_IMAGES} images. Given: {count}")
+class ImageReader:
+    """Reads the images of prompts: those in their URLs, and those on hosts from which the operator lets them be fetched."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._fetcher = ImageFetcher(settings.allowed_media_domains, settings.max_image_fetch_size)
+
+    async def read(self, urls: Sequence[str]) -> tuple[bytes, ...]:
+        """Return the encoded images. Raises ValidationFailed."""
+        if len(urls) > MOST_IMAGES:
+            raise ValidationFailed(f"a prompt may have up to {MOST_IMAGES} images. Given: {len(urls)}")
+        return tuple([await self._image(url) for url in urls])
+
+    async def _image(self, url: str) -> bytes:
+        return await self._fetcher.fetch(url) if self._fetcher.fetches(url) else image_of_url(url)

@@ -20,7 +20,6 @@ from tgi_router.errors import RouterError, TemplateFailed, ToolFailed, Validatio
 from tgi_router.extract import body_bytes, read_body
 from tgi_router.grammars import reporting_errors
 from tgi_router.headers import ComputeHeaders
-from tgi_router.images import check_count, image_of_url
 from tgi_router.inference import Call, Inference
 from tgi_router.json_text import quote
 from tgi_router.message_reader import Names
@@ -67,7 +66,8 @@ class _Plan:
     parameters: Parameters
     extras: Extras
     job: bytes
-    images: tuple[bytes, ...]
+    urls: tuple[str, ...]
+    """Of images."""
     names: Names
     warnings: Mapping[str, str]
 
@@ -157,7 +157,7 @@ class ChatRoutes:
         """Check a body and render its prompt. `size`: bytes of the HTTP body. Raises RouterError."""
         try:
             plan = await self._inference.threads.run(size, self._plan, body)
-            prompt = replace(await self._render(body, plan, size), images=plan.images)
+            prompt = replace(await self._render(body, plan, size), images=plan.urls)
         except RouterError as error:
             self._inference.metrics.refused(error)
             raise
@@ -180,8 +180,6 @@ class ChatRoutes:
         urls = [url for message in body.messages for url in message.image_urls]
         if urls and not self._inference.validator.sees_images:
             raise ValidationFailed("image modality is not supported")
-        check_count(len(urls))
-        images = tuple(map(image_of_url, urls))
         speculates = self._inference.generator.speculates
         ignored = [] if speculates or body.prediction is None else ["prediction"]
         warnings = self._dialect.warnings(Route.CHAT, body, ignored)
@@ -193,7 +191,7 @@ class ChatRoutes:
         prediction = body.prediction.text if speculates and body.prediction is not None else ""
         extras = self._dialect.extras(body, bool(body.logprobs), None if tools is None else tools.schema, prediction)
         names: Names = frozenset() if tools is None else tools.names
-        return _Plan(parameters, extras, self._draft(body, tools), images, names, warnings)
+        return _Plan(parameters, extras, self._draft(body, tools), tuple(urls), names, warnings)
 
     def _answer(self, body: ChatBody, shape: GrammarShape) -> Grammar | None:
         """Return the grammar of an answer, if tools may be called instead: otherwise it is parsed with the parameters."""

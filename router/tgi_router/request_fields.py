@@ -150,7 +150,7 @@ FIELDS: tuple[RequestField, ...] = (
     ignored("vLLM", _CHAT, "include_reasoning", True, "reasoning is not separated from the answer", False),
     ignored("SGLang", _CHAT, "separate_reasoning", True, "reasoning is not separated from the answer", False),
     ignored("SGLang", _CHAT, "stream_reasoning", True, "reasoning is not separated from the answer", False),
-    ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "only text input is supported", {}),
+    ignored("vLLM", _CHAT, "mm_processor_kwargs", {"a": 1}, "the server decodes images in its own way", {}),
     ignored("vLLM", _CHAT, "media_io_kwargs", {"a": {}}, "only text input is supported", {}),
     ignored("vLLM", _BOTH, "kv_transfer_params", {"a": 1}, "KV cache transfer is not supported", {}),
     ignored("vLLM", _BOTH, "vllm_xargs", {"a": 1}, "for extensions of vLLM", {}),

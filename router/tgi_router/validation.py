@@ -22,7 +22,7 @@ from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
 from tgi_router.errors import ModelOverloaded, PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import CheckedGrammar, GrammarChecker
-from tgi_router.images import split_markdown
+from tgi_router.images import ImageReader, split_markdown
 from tgi_router.json_text import single
 from tgi_router.openai_bodies import MAX_CHOICES
 from tgi_router.served_model import ServedModel
@@ -68,8 +68,8 @@ class Prompt:
     """Whether images in Markdown are images of the prompt, if the model sees any."""
     texts: tuple[str, ...] = ()
     """The texts around images; empty if `text` has a placeholder for each of them."""
-    images: tuple[bytes, ...] = ()
-    """Images as the client encoded them."""
+    images: tuple[str, ...] = ()
+    """URLs of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,7 @@ class Validator:
         self._capabilities = capabilities
         self._tokenizing = tokenizing
         self._tokenize_images = tokenize_images
+        self._images = ImageReader(settings)
         self.sees_images = Feature.MEDIA in capabilities.features
         """Whether the model takes images."""
 
@@ -157,14 +158,16 @@ class Validator:
             asked |= {"watermark": self._settings.watermark_delta, "watermark_gamma": self._settings.watermark_gamma}
         _check(self._declared_rules(parameters, extras, asked))
         if prompt.markdown and self.sees_images:
-            texts, images = split_markdown(prompt.text)
-            prompt = replace(prompt, text="".join(texts), texts=texts, images=images)
+            texts, urls = split_markdown(prompt.text)
+            prompt = replace(prompt, text="".join(texts), texts=texts, images=urls)
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         keep = parameters.truncate or self._limits.max_input_tokens
+        images: tuple[bytes, ...] = ()
         spans: tuple[ImageSpan, ...] = ()
         if prompt.images:
-            ids, spans = await self._ids_with_images(prompt)
+            images = await self._images.read(prompt.images)
+            ids, spans = await self._ids_with_images(prompt, images)
             length = len(ids)
         else:
             length, ids = await self._ids(prompt, keep)
@@ -184,7 +187,7 @@ class Validator:
             grammar_cost=None if checked is None else checked.report.cost,
             scheduling=scheduling,
             prediction=prediction,
-            images=prompt.images,
+            images=images,
             image_spans=spans,
         )
         return Validated(request, checked)
@@ -200,16 +203,16 @@ class Validator:
             return len(prompt.ids), prompt.ids[-keep:]
         return await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
 
-    async def _ids_with_images(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
+    async def _ids_with_images(self, prompt: Prompt, images: tuple[bytes, ...]) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
         """Return the token ids of a prompt with images, and where these are."""
         texts = prompt.texts or (prompt.text,)
         try:
-            tokens = await self._tokenize_images(MultimodalPrompt(texts, prompt.images, prompt.add_special_tokens))
+            tokens = await self._tokenize_images(MultimodalPrompt(texts, images, prompt.add_special_tokens))
         except ImageRejected as error:
             raise ValidationFailed(str(error)) from error
         except MediaBusy:
             raise ModelOverloaded from None
-        digests = map(image_digest, prompt.images)
+        digests = map(image_digest, images)
         return tokens.ids, tuple(
             ImageSpan(start, end, digest) for (start, end), digest in zip(tokens.spans, digests, strict=True)
         )

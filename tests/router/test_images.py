@@ -91,10 +91,10 @@ def test_a_model_of_text_alone(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("http://127.0.0.1/cat.png", "does not fetch images"),
-        ("https://example.com/cat.png", "does not fetch images"),
-        ("file:///etc/passwd", "does not fetch images"),
-        ("", "does not fetch images"),
+        ("http://127.0.0.1/cat.png", "this server fetches none"),
+        ("https://example.com/cat.png", "this server fetches none"),
+        ("file:///etc/passwd", "this server fetches none"),
+        ("", "this server fetches none"),
         ("data:image/png,AAAA", "in base64"),
         ("data:image/png;base64,A", "not valid base64"),
         ("data:image/png;base64,???", "not valid base64"),

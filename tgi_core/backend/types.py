@@ -311,6 +311,9 @@ class Request:
     `tokens` are the prompt and, for a continued request, the tokens generated so far; the first `prompt_len` are the client's
     prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the
     request runs the next `take` tokens; the row samples a token if `cached + take == len(tokens)`.
+
+    `media` has an item per image, in the order of the prompt: a safetensors file with what the model's processor makes of the image, by the
+    names of the arguments of the model's `forward`. Its metadata `tokens` is the number of the image's placeholder tokens in the prompt.
     """
 
     id: int

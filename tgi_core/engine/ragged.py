@@ -17,10 +17,10 @@ from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.media.placing import ImagesInPrompts
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
+from tgi_core.engine.runner import PromptImages
 
 
 class RaggedStep:
@@ -57,7 +57,7 @@ class RaggedRunner(PagedRunner):
     ) -> None:
         super().__init__(layers, shape, kit, provider, agree)
         self._call, self._adapters = call, adapters
-        self.images: ImagesInPrompts | None = None
+        self.images: PromptImages | None = None
         """What requests with images need; None: there can be none."""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -159,6 +160,16 @@ class KeepsHidden(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of hidden states [rows, hidden]. Call `run` first."""
+
+
+class PromptImages(Protocol):
+    """The images in the prompts of a model; see `tgi_core.engine.media`."""
+
+    def admit(self, request: Request) -> None:
+        """See `TakesImages.admit_images`."""
+
+    def rows(self, step: StepMetadata) -> AbstractContextManager[None]:
+        """Put the embeddings of images in the place of their placeholders in this step, which runs inside."""
 
 
 @runtime_checkable
