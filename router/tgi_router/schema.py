@@ -20,6 +20,7 @@ class _Undriven:
 
     info = ShardInfo("demo", "reference", "none", "float32", API_VERSION, ReferenceSession().capabilities())
     limits = Limits(max_input_tokens=1, max_total_tokens=2)
+    tokenize_images = None
 
 
 def document() -> dict[str, Any]:
