@@ -20,6 +20,7 @@ _NEEDED = {
     "thinking": ("thinking",),
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id",),
+    "image": ("source",),
 }
 """Fields that a block of a type has."""
 _RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "18 degrees"}
@@ -33,12 +34,21 @@ class TextBlock(Body):
     cache_control: Any = CACHE_CONTROL
 
 
+class ImageSource(Body):
+    """Where an image comes from."""
+
+    type: str = Field(description="`base64` or `url`; others, such as `file`, are rejected.", examples=["base64"])
+    media_type: str | None = Field(default=None, description="Type of an image in base64.", examples=["image/png"])
+    data: str | None = Field(default=None, description="An image in base64.", examples=["iVBORw0KGgo="])
+    url: str | None = Field(default=None, description="URL of an image.", examples=["data:image/png;base64,iVBORw0KGgo="])
+
+
 class ContentBlock(Body):
     """A part of a message."""
 
     type: str = Field(
-        description="Type of the part: `text`, `thinking`, `redacted_thinking` (dropped: only Anthropic can read it), `tool_use` or "
-        "`tool_result`. Others, such as `image` and `document`, are rejected.",
+        description="Type of the part: `text`, `thinking`, `redacted_thinking` (dropped: only Anthropic can read it), `tool_use` "
+        "`tool_result`, or `image` if the model sees images. Others, such as `document`, are rejected.",
         examples=["text"],
     )
     text: str | None = Field(default=None, description="Text of a part of type `text`.", examples=["What is Deep Learning?"])
@@ -54,6 +64,11 @@ class ContentBlock(Body):
     tool_use_id: str | None = Field(default=None, description="Identifier of the tool use of a result.", examples=["toolu_1"])
     content: str | ListOf[TextBlock] | None = Field(
         default=None, description="Result of a tool: a string or text parts.", examples=["18 degrees"]
+    )
+    source: ImageSource | None = Field(
+        default=None,
+        description="Source of an image.",
+        examples=[{"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}],
     )
     is_error: bool | None = Field(
         default=None, description="Whether the tool failed: the result then begins with `Error: `.", examples=[False]

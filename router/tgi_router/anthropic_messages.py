@@ -79,7 +79,7 @@ class MessagesRoutes:
     async def _count(self, body: CountTokensBody, size: int) -> Response:
         chat = await self._chats.prepare(body, size, chat_of)
         self._inference.metrics.asked()
-        count, _ = await self._inference.tokenizing.ids(chat.prompt.text, False, chat.prompt.literals, 1)
+        count = await self._inference.validator.num_tokens(chat.prompt)
         return Response(dumps({"input_tokens": count}), media_type="application/json", headers=chat.warnings)
 
     def _rendering(self, body: MessagesBody, chat: Chat, reader: BlockReader) -> MessageRendering:

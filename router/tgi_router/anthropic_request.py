@@ -9,6 +9,7 @@ from tgi_router.agent_fields import OF_MESSAGES
 from tgi_router.anthropic_bodies import (
     ContentBlock,
     CountTokensBody,
+    ImageSource,
     MessageParam,
     MessagesBody,
     OutputFormat,
@@ -20,12 +21,21 @@ from tgi_router.bodies import GrammarShape
 from tgi_router.converted_chat import Converted, appended, function_call
 from tgi_router.errors import ValidationFailed
 from tgi_router.json_text import dumps
-from tgi_router.openai_bodies import ChatBody, FunctionDefinition, FunctionName, Message, MessageChunk, NamedToolChoice, Tool
+from tgi_router.openai_bodies import (
+    ChatBody,
+    FunctionDefinition,
+    FunctionName,
+    ImageUrl,
+    Message,
+    MessageChunk,
+    NamedToolChoice,
+    Tool,
+)
 from tgi_router.request_fields import unhonoured, warning
 from tgi_router.tools import brief
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_READ = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_READ = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image")
 
 
 def chat_of(body: CountTokensBody) -> Converted:
@@ -117,19 +127,33 @@ def _turn(param: MessageParam) -> Iterator[Message]:
     if param.role == "assistant":
         yield _assistant(param.content)
         return
-    texts: list[MessageChunk] = []
+    parts: list[MessageChunk] = []
     for block in param.content:
         if block.type == "tool_result":
-            if texts:
-                yield Message(role=param.role, content=texts)
-                texts = []
+            if parts:
+                yield Message(role=param.role, content=parts)
+                parts = []
             yield Message(role="tool", content=_result(block), tool_call_id=block.tool_use_id)
         elif block.type == "text":
-            texts.append(MessageChunk(type="text", text=block.text))
+            parts.append(MessageChunk(type="text", text=block.text))
+        elif block.source is not None:
+            parts.append(MessageChunk(type="image_url", image_url=ImageUrl(url=_url(block.source))))
         else:
             raise ValidationFailed(f"`messages`: only the assistant's turns can have content of the type `{block.type}`")
-    if texts or not param.content:
-        yield Message(role=param.role, content=texts)
+    if parts or not param.content:
+        yield Message(role=param.role, content=parts)
+
+
+def _url(source: ImageSource) -> str:
+    """Return the URL of an image. Raises ValidationFailed."""
+    if source.type == "base64" and source.data is not None and source.media_type is not None:
+        return f"data:{source.media_type};base64,{source.data}"
+    if source.type == "url" and source.url is not None:
+        return source.url
+    raise ValidationFailed(
+        f"`messages`: an image's source of the type `{brief(source.type)}` is not supported; use `base64` with `media_type` and `data`, "
+        "or `url`"
+    )
 
 
 def _result(block: ContentBlock) -> list[MessageChunk]:
@@ -138,8 +162,9 @@ def _result(block: ContentBlock) -> list[MessageChunk]:
 
 
 def _assistant(content: Sequence[ContentBlock]) -> Message:
-    if any(block.type == "tool_result" for block in content):
-        raise ValidationFailed("`messages`: only the user's turns can have content of the type `tool_result`")
+    for kind in ("tool_result", "image"):
+        if any(block.type == kind for block in content):
+            raise ValidationFailed(f"`messages`: only the user's turns can have content of the type `{kind}`")
     texts = [MessageChunk(type="text", text=block.text) for block in content if block.type == "text"]
     calls = [function_call(block.id or "", block.name or "", dumps(block.input)) for block in content if block.type == "tool_use"]
     thoughts = [block.thinking or "" for block in content if block.type == "thinking"]

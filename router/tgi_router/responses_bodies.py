@@ -21,12 +21,16 @@ class InputPart(Body):
     """A part of an item's content."""
 
     type: str = Field(
-        description="Type of the part: `input_text`, `output_text`, `text`, `reasoning_text`, `summary_text` or `refusal`. Others, such "
-        "as `input_image` and `input_file`, are rejected.",
+        description="Type of the part: `input_text`, `output_text`, `text`, `reasoning_text`, `summary_text`, `refusal`, or "
+        "`input_image` if the model sees images. Others, such as `input_file`, are rejected.",
         examples=["input_text"],
     )
     text: str | None = Field(default=None, description="Text of the part.", examples=["What is Deep Learning?"])
     refusal: str | None = Field(default=None, description="Text with which the assistant refused.", examples=["I cannot."])
+    image_url: str | None = Field(
+        default=None, description="`data:` URL of an image, in base64.", examples=["data:image/png;base64,iVBORw0KGgo="]
+    )
+    detail: str | None = Field(default=None, description="Accepted without effect.", examples=["auto"])
 
 
 class InputItem(Body):

@@ -16,6 +16,7 @@ from tgi_router.openai_bodies import (
     ChatBody,
     FunctionDefinition,
     FunctionName,
+    ImageUrl,
     Message,
     MessageChunk,
     NamedToolChoice,
@@ -191,6 +192,12 @@ def _parts(content: str | Sequence[InputPart]) -> list[MessageChunk]:
 def _part(part: InputPart) -> MessageChunk:
     if part.type == "refusal":
         return MessageChunk(type="refusal", refusal=part.refusal or "")
+    if part.type == "input_image":
+        if part.image_url is None:
+            raise ValidationFailed(
+                "`input`: content of the type `input_image` must have an `image_url`; no files are stored here"
+            )
+        return MessageChunk(type="image_url", image_url=ImageUrl(url=part.image_url))
     if part.type not in _TEXTS:
         raise ValidationFailed(f"`input`: content of the type `{brief(part.type)}` is not supported; use `input_text`")
     return MessageChunk(type="text", text=part.text or "")

@@ -192,6 +192,14 @@ class Validator:
         )
         return Validated(request, checked)
 
+    async def num_tokens(self, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt. Raises ValidationFailed, ModelOverloaded."""
+        if not prompt.images:
+            return (await self._ids(prompt, 1))[0]
+        _check(self._image_rules(prompt))
+        ids, _ = await self._ids_with_images(prompt, await self._images.read(prompt.images))
+        return len(ids)
+
     def _stopping(self, given: Parameters, extras: Extras, room: int) -> Stopping:
         most = min(given.max_new_tokens or room, room)
         _check(iter([(extras.min_new_tokens > most, f"`min_tokens` must be <= `max_new_tokens`, here {most}")]))
@@ -310,13 +318,16 @@ class Validator:
         largest = self._limits.max_input_tokens
         yield not (prompt.text or prompt.ids or prompt.images), "`inputs` cannot be empty"
         yield bool(prompt.images) and given.truncate is not None, "`truncate` cannot be combined with images"
-        yield (
-            bool(prompt.images and prompt.literals),
-            "messages with images cannot contain the text of a special token, such as the model's placeholder of an image",
-        )
+        yield from self._image_rules(prompt)
         yield (
             given.truncate is not None and not 0 < given.truncate <= largest,
             f"`truncate` must be strictly positive and less than {largest}. Given: {given.truncate}",
+        )
+
+    def _image_rules(self, prompt: Prompt) -> Iterator[Rule]:
+        yield (
+            bool(prompt.images and prompt.literals),
+            "messages with images cannot contain the text of a special token, such as the model's placeholder of an image",
         )
 
     def _size_rules(self, prompt: Prompt, given: Parameters) -> Iterator[Rule]:

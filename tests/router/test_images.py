@@ -135,3 +135,31 @@ def test_parts_of_other_kinds_are_refused_by_name(serve: Serve) -> None:
     for kind in ("input_audio", "video_url"):
         answer = chat(served, {"type": kind, kind: {}})
         assert answer.status_code == 422 and f"parts of type `{kind}` are not supported" in answer.text
+
+
+SOURCES = (
+    {"type": "base64", "media_type": "image/png", "data": b64encode(b"one").decode()},
+    {"type": "url", "url": url(b"one")},
+)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_messages_with_images(serve: Serve, source: dict[str, str]) -> None:
+    """Anthropic's form; the tokens of images are counted."""
+    served, generator = seeing(serve)
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "and?"}]
+    body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
+    assert served.client.post("/v1/messages", json=body).json()["usage"]["input_tokens"] == 5
+    assert served.client.post("/v1/messages/count_tokens", json=body).json() == {"input_tokens": 5}
+    assert generator.seen == [MultimodalPrompt(("<user>[IMG]and?",), (b"one",), special=False)] * 2
+    wrong = {**body, "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}
+    assert "source of the type `file`" in served.client.post("/v1/messages", json=wrong).text
+
+
+def test_responses_with_images(serve: Serve) -> None:
+    """The form of OpenAI's Responses API."""
+    served, generator = seeing(serve)
+    content = [{"type": "input_image", "image_url": url(b"one"), "detail": "low"}, {"type": "input_text", "text": "and?"}]
+    answer = served.client.post("/v1/responses", json={"input": [{"role": "user", "content": content}]})
+    assert answer.status_code == 200 and answer.json()["usage"]["input_tokens"] == 5
+    assert generator.seen == [MultimodalPrompt(("<user>[IMG]and?",), (b"one",), special=False)]
