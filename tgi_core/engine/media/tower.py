@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.engine.comparison import MODEL_ERRORS
+from tgi_core.engine.models.loading import language_model
 from tgi_core.media.features import ImageFeatures
 
 CACHE_BYTES = 256 << 20
@@ -27,8 +28,8 @@ class VisionTower:
 
     def __init__(self, model: PreTrainedModel, placeholder_id: int) -> None:
         """Raises UnsupportedVision."""
-        decoder = model.get_decoder()
-        if decoder is None or decoder is model or decoder is model.base_model:
+        decoder = language_model(model)
+        if decoder is model:
             raise UnsupportedVision("its language model is not a module of its own")
         self._model, self._decoder = model, decoder
         self.placeholder_id = placeholder_id

@@ -13,7 +13,7 @@ from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
-from tgi_core.engine.models.loading import sees_images
+from tgi_core.engine.models.loading import language_model
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
 from tgi_core.engine.models.states.finding import find_state_layers
 
@@ -46,14 +46,14 @@ class ShapeRecorder:
 def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
     """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
     register()
-    states, language_model = find_state_layers(model), model.get_decoder() if sees_images(model.config) else model
-    if states is None and not getattr(language_model, "_supports_attention_backend", False):
+    states, decoder = find_state_layers(model), language_model(model)
+    if states is None and not getattr(decoder, "_supports_attention_backend", False):
         raise NotRagged("its attention does not go through transformers' attention interface")
     if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state besides keys and values")
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
-    language_model.set_attn_implementation(NAME)
+    decoder.set_attn_implementation(NAME)
     _skip_padding_check(model)
     call = ModelCall(model, states)
     seen = probe_forward(model, call)

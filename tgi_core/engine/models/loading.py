@@ -91,6 +91,16 @@ def sees_images(config: PretrainedConfig) -> bool:
     return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
+def language_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a model that decodes text: all of it, unless it sees images. transformers 4 finds it for most types only."""
+    if not sees_images(model.config):
+        return model
+    base = model.base_model
+    inside = (model.get_decoder(), getattr(base, "language_model", None), getattr(base, "text_model", None))
+    found: PreTrainedModel = next((part for part in inside if part is not None and part is not model and part is not base), model)
+    return found
+
+
 def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreTrainedModel | None:
     """The model without weights, with at most `most` elements; None if its constructor computes with them. Raises InvalidModel for an
     impossible config."""
