@@ -5,14 +5,22 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from tgi_core.config import Settings
-from tgi_router.errors import ValidationFailed
+from tgi_core.media.digest import image_digest
+from tgi_core.media.errors import ImageRejected, MediaBusy
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
+from tgi_core.scheduler.prefix import ImageSpan
+from tgi_router.errors import ModelOverloaded, ValidationFailed
 from tgi_router.fetching import ImageFetcher
 
 MOST_IMAGES = 32
 """Maximum number of images per prompt."""
+
+TokenizeImages = Callable[[MultimodalPrompt], Awaitable[PromptTokens]]
+"""Tokenizes prompts with images; see `Generator.tokenize_images`."""
 
 _MARKDOWN = re.compile(r"!\[[^\]\n]{0,200}\]\(((?:data:|https?://)[^)\s]*)\)")
 _DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.ASCII)
@@ -44,17 +52,37 @@ def split_markdown(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(pieces[::2]), tuple(pieces[1::2])
 
 
-class ImageReader:
-    """Reads the images of prompts: those in their URLs, and those on hosts from which the operator lets them be fetched."""
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """The token ids of a prompt, its encoded images, and where these are among the tokens."""
 
-    def __init__(self, settings: Settings) -> None:
+    ids: tuple[int, ...]
+    images: tuple[bytes, ...] = ()
+    spans: tuple[ImageSpan, ...] = ()
+
+
+class MultimodalTokenizing:
+    """Reads the images of prompts, those in their URLs and those on hosts from which the operator lets them be fetched, and lets a shard
+    tokenize the prompts."""
+
+    def __init__(self, settings: Settings, tokenize: TokenizeImages) -> None:
         self._fetcher = ImageFetcher(settings.allowed_media_domains, settings.max_image_fetch_size)
+        self._tokenize = tokenize
 
-    async def read(self, urls: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the encoded images. Raises ValidationFailed."""
+    async def tokenize(self, texts: tuple[str, ...], urls: Sequence[str], special: bool) -> TokenizedPrompt:
+        """Tokenize a prompt; see `MultimodalPrompt`. Raises ValidationFailed, ModelOverloaded."""
         if len(urls) > MOST_IMAGES:
             raise ValidationFailed(f"a prompt may have up to {MOST_IMAGES} images. Given: {len(urls)}")
-        return tuple([await self._image(url) for url in urls])
+        images = tuple([await self._image(url) for url in urls])
+        try:
+            tokens = await self._tokenize(MultimodalPrompt(texts, images, special))
+        except ImageRejected as error:
+            raise ValidationFailed(str(error)) from error
+        except MediaBusy:
+            raise ModelOverloaded from None
+        digests = map(image_digest, images)
+        spans = tuple(ImageSpan(start, end, digest) for (start, end), digest in zip(tokens.spans, digests, strict=True))
+        return TokenizedPrompt(tokens.ids, images, spans)
 
     async def _image(self, url: str) -> bytes:
         return await self._fetcher.fetch(url) if self._fetcher.fetches(url) else image_of_url(url)

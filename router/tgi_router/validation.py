@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import ceil
@@ -12,17 +12,13 @@ from typing import Any
 from tgi_core.backend import SAMPLING, Feature, OutputOptions, Sampling, SamplingField
 from tgi_core.config import Settings
 from tgi_core.literals import Span
-from tgi_core.media.digest import image_digest
-from tgi_core.media.errors import ImageRejected, MediaBusy
-from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
-from tgi_core.scheduler.prefix import ImageSpan
 from tgi_core.scheduler.types import GenerationRequest, Limits, SchedulingParams
 from tgi_core.wire.types import ShardInfo, Stopping
 from tgi_router.adapter_names import AdapterNames
 from tgi_router.bodies import FurtherSampling, Parameters
-from tgi_router.errors import ModelOverloaded, PromptTooLong, StreamRuleBroken, ValidationFailed
+from tgi_router.errors import PromptTooLong, StreamRuleBroken, ValidationFailed
 from tgi_router.grammars import CheckedGrammar, GrammarChecker
-from tgi_router.images import ImageReader, split_markdown
+from tgi_router.images import MultimodalTokenizing, TokenizedPrompt, TokenizeImages, split_markdown
 from tgi_router.json_text import single
 from tgi_router.openai_bodies import MAX_CHOICES
 from tgi_router.served_model import ServedModel
@@ -46,9 +42,6 @@ SWITCHES = tuple(spec.name for spec in SAMPLING if spec.switches_on)
 """Parameters that enable sampling if they are set."""
 _FURTHER = tuple(spec for spec in SAMPLING if spec.name in FurtherSampling.model_fields)
 """Parameters without a rule in TGI: the contract's range applies."""
-
-TokenizeImages = Callable[[MultimodalPrompt], Awaitable[PromptTokens]]
-"""Tokenizes prompts with images; see `Generator.tokenize_images`."""
 
 Rule = tuple[bool, str]
 """Whether the rule is violated, with the error message."""
@@ -128,8 +121,7 @@ class Validator:
         self._limits = limits
         self._capabilities = capabilities
         self._tokenizing = tokenizing
-        self._tokenize_images = tokenize_images
-        self._images = ImageReader(settings)
+        self._multimodal = MultimodalTokenizing(settings, tokenize_images)
         self.sees_images = Feature.MEDIA in capabilities.features
         """Whether the model takes images."""
 
@@ -163,14 +155,8 @@ class Validator:
         _check(self._input_rules(prompt, parameters))
         _check(self._size_rules(prompt, parameters), PromptTooLong)
         keep = parameters.truncate or self._limits.max_input_tokens
-        images: tuple[bytes, ...] = ()
-        spans: tuple[ImageSpan, ...] = ()
-        if prompt.images:
-            images = await self._images.read(prompt.images)
-            ids, spans = await self._ids_with_images(prompt, images)
-            length = len(ids)
-        else:
-            length, ids = await self._ids(prompt, keep)
+        length, tokenized = await self._tokenized(prompt, keep)
+        ids = tokenized.ids
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
@@ -187,43 +173,31 @@ class Validator:
             grammar_cost=None if checked is None else checked.report.cost,
             scheduling=scheduling,
             prediction=prediction,
-            images=images,
-            image_spans=spans,
+            images=tokenized.images,
+            image_spans=tokenized.spans,
         )
         return Validated(request, checked)
 
     async def num_tokens(self, prompt: Prompt) -> int:
         """Return the number of tokens of a prompt. Raises ValidationFailed, ModelOverloaded."""
-        if not prompt.images:
-            return (await self._ids(prompt, 1))[0]
         _check(self._image_rules(prompt))
-        ids, _ = await self._ids_with_images(prompt, await self._images.read(prompt.images))
-        return len(ids)
+        return (await self._tokenized(prompt, 1))[0]
 
     def _stopping(self, given: Parameters, extras: Extras, room: int) -> Stopping:
         most = min(given.max_new_tokens or room, room)
         _check(iter([(extras.min_new_tokens > most, f"`min_tokens` must be <= `max_new_tokens`, here {most}")]))
         return Stopping(most, tuple(given.stop), extras.ignore_eos, extras.stop_ids, extras.min_new_tokens)
 
-    async def _ids(self, prompt: Prompt, keep: int) -> tuple[int, tuple[int, ...]]:
-        """Return the number of the prompt's tokens, and the ids of the last `keep`."""
+    async def _tokenized(self, prompt: Prompt, keep: int) -> tuple[int, TokenizedPrompt]:
+        """Return the number of the prompt's tokens, and the last `keep` of them; all if there are images."""
+        if prompt.images:
+            texts = prompt.texts or (prompt.text,)
+            tokenized = await self._multimodal.tokenize(texts, prompt.images, prompt.add_special_tokens)
+            return len(tokenized.ids), tokenized
         if prompt.ids is not None:
-            return len(prompt.ids), prompt.ids[-keep:]
-        return await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
-
-    async def _ids_with_images(self, prompt: Prompt, images: tuple[bytes, ...]) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
-        """Return the token ids of a prompt with images, and where these are."""
-        texts = prompt.texts or (prompt.text,)
-        try:
-            tokens = await self._tokenize_images(MultimodalPrompt(texts, images, prompt.add_special_tokens))
-        except ImageRejected as error:
-            raise ValidationFailed(str(error)) from error
-        except MediaBusy:
-            raise ModelOverloaded from None
-        digests = map(image_digest, images)
-        return tokens.ids, tuple(
-            ImageSpan(start, end, digest) for (start, end), digest in zip(tokens.spans, digests, strict=True)
-        )
+            return len(prompt.ids), TokenizedPrompt(prompt.ids[-keep:])
+        length, ids = await self._tokenizing.ids(prompt.text, prompt.add_special_tokens, prompt.literals, keep)
+        return length, TokenizedPrompt(ids)
 
     async def _prediction(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a prediction, in which special tokens are plain text. What no response can hold is cut off, as is what
