@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, fields
 
 from tgi_core.errors import StartupError
@@ -337,6 +338,7 @@ class Settings(ModelSettings):
     def __post_init__(self) -> None:
         for spec in fields(self):
             check_bounds(spec, getattr(self, spec.name))
+        _check_domains(self.allowed_media_domains)
         if self.client_header is None:
             _check_networks(self.high_priority_from)
         if self.max_input_tokens and self.max_total_tokens and self.max_input_tokens >= self.max_total_tokens:
@@ -357,6 +359,13 @@ class Settings(ModelSettings):
 def settings_in(scope: Scope) -> frozenset[str]:
     """Names of the settings that a command accepts."""
     return frozenset(spec.name for spec in fields(Settings) if scope in setting_of(spec).scope)
+
+
+def _check_domains(given: tuple[str, ...]) -> None:
+    """Check --allowed-media-domains. Raises StartupError."""
+    for each in given:
+        if not re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.?", each):
+            raise StartupError(f"--allowed-media-domains {each}: must be a host, such as images.example.com, or *. and a host")
 
 
 def _check_networks(given: tuple[str, ...]) -> None:

@@ -35,6 +35,7 @@ OTHERS: dict[str, Any] = {
     "request_timeout": 7.5,
     "cors_allow_origin": ["https://a.example", "https://b.example"],
     "high_priority_from": ["10.0.0.0/8"],
+    "allowed_media_domains": ["images.example", "*.cdn.example"],
     "compile_cache": "/data/programs",
     "rope_factor": 2.0,
     "watermark_gamma": 0.25,

@@ -15,6 +15,8 @@ from tgi_router.fetching import ImageFetcher, is_public
 
 from tests.router.conftest import Serve
 from tests.router.test_images import chat, seeing
+from tgi_core.config import Settings
+from tgi_core.errors import StartupError
 
 Answer = Callable[[str, socket.socket], None]
 """Answers one request, given its path."""
@@ -202,3 +204,11 @@ def test_a_server_that_fetches(serve: Serve) -> None:
         assert answer.status_code == 422 and why in answer.json()["error"]["message"]
     assert chat(served, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}).status_code == 200
     assert [seen.images for seen in generator.seen] == [(b"\0\0\0",)]
+
+
+@pytest.mark.parametrize("domain", ["http://a.example", "a.example/x", "*", "a b", "", "a.*.example", "a.example:80"])
+def test_domains_are_hosts(domain: str) -> None:
+    """What is none is refused at start."""
+    with pytest.raises(StartupError, match="--allowed-media-domains"):
+        Settings(allowed_media_domains=(domain,))
+    Settings(allowed_media_domains=("a.example", "*.b.example", "localhost"))
