@@ -18,6 +18,8 @@ from tgi_router.fetching import ImageFetcher
 
 MOST_IMAGES = 32
 """Maximum number of images per prompt."""
+MOST_BYTES = 32 << 20
+"""Maximum size of the encoded images of a prompt, in bytes: they are kept until its request ends."""
 
 TokenizeImages = Callable[[MultimodalPrompt], Awaitable[PromptTokens]]
 """Tokenizes prompts with images; see `Generator.tokenize_images`."""
@@ -66,23 +68,27 @@ class MultimodalTokenizing:
     tokenize the prompts."""
 
     def __init__(self, settings: Settings, tokenize: TokenizeImages) -> None:
-        self._fetcher = ImageFetcher(settings.allowed_media_domains, settings.max_image_fetch_size)
+        self._fetcher = ImageFetcher(settings.allowed_media_domains, min(settings.max_image_fetch_size, MOST_BYTES))
         self._tokenize = tokenize
 
     async def tokenize(self, texts: tuple[str, ...], urls: Sequence[str], special: bool) -> TokenizedPrompt:
         """Tokenize a prompt; see `MultimodalPrompt`. Raises ValidationFailed, ModelOverloaded."""
         if len(urls) > MOST_IMAGES:
             raise ValidationFailed(f"a prompt may have up to {MOST_IMAGES} images. Given: {len(urls)}")
-        images = tuple([await self._image(url) for url in urls])
+        images = list[bytes]()
+        for url in urls:
+            images.append(await self._image(url))
+            if sum(map(len, images)) > MOST_BYTES:
+                raise ValidationFailed(f"the images of a prompt may have up to {MOST_BYTES} bytes in all")
         try:
-            tokens = await self._tokenize(MultimodalPrompt(texts, images, special))
+            tokens = await self._tokenize(MultimodalPrompt(texts, tuple(images), special))
         except ImageRejected as error:
             raise ValidationFailed(str(error)) from error
         except MediaBusy:
             raise ModelOverloaded from None
         digests = map(image_digest, images)
         spans = tuple(ImageSpan(start, end, digest) for (start, end), digest in zip(tokens.spans, digests, strict=True))
-        return TokenizedPrompt(tokens.ids, images, spans)
+        return TokenizedPrompt(tokens.ids, tuple(images), spans)
 
     async def _image(self, url: str) -> bytes:
         return await self._fetcher.fetch(url) if self._fetcher.fetches(url) else image_of_url(url)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tgi_router import images
 from tgi_router.templates import ChatTemplates
 
 from tests.router.conftest import Serve
@@ -127,6 +128,14 @@ def test_other_rules(serve: Serve) -> None:
     assert "cannot be shown as tokens" in chat(served, picture(b"one"), path="/chat_tokenize").text
     assert generator.seen == []
     assert generate(image).status_code == 200
+
+
+def test_the_size_of_all_images(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is limited, since they are kept while their request runs."""
+    served, generator = seeing(serve)
+    monkeypatch.setattr(images, "MOST_BYTES", 5)
+    assert chat(served, picture(b"one"), picture(b"two")).json()["error"]["message"].endswith("up to 5 bytes in all")
+    assert chat(served, picture(b"three")).status_code == 200 and len(generator.seen) == 1
 
 
 def test_parts_of_other_kinds_are_refused_by_name(serve: Serve) -> None:
