@@ -92,6 +92,41 @@ def _idefics3(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     return config, _processor("Idefics3Processor", tokenizer, image_processor=images, image_seq_len=4)
 
 
+def _idefics2(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    text = _text(tokenizer, "<fake_token_around_image>", "<image>", "<end_of_utterance>")
+    tower = transformers.models.idefics2.Idefics2VisionConfig(**_TOWER, patch_size=7)
+    perceiver = {
+        "resampler_n_latents": 4,
+        "resampler_depth": 1,
+        "resampler_n_heads": 2,
+        "resampler_head_dim": 16,
+        "num_key_value_heads": 1,
+    }
+    id = tokenizer.convert_tokens_to_ids("<image>")
+    config = transformers.Idefics2Config(
+        text_config=text, vision_config=tower, perceiver_config={"hidden_size": 32, **perceiver}, image_token_id=id
+    )
+    images = _images("idefics2", size={"shortest_edge": 14, "longest_edge": 28}, do_image_splitting=False)
+    return config, _processor("Idefics2Processor", tokenizer, image_processor=images, image_seq_len=4)
+
+
+def _aya_vision(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    marks = ("<image>", "<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>", "TILE", "TILE_GLOBAL")
+    _text(tokenizer, *marks)
+    text = transformers.Cohere2Config(
+        vocab_size=len(tokenizer), **_TEXT, sliding_window=64, pad_token_id=0, bos_token_id=1, eos_token_id=2
+    )
+    tower = transformers.SiglipVisionConfig(**_TOWER, patch_size=7)
+    id = tokenizer.convert_tokens_to_ids("<|IMG_PATCH|>")
+    config = transformers.AyaVisionConfig(
+        text_config=text, vision_config=tower, image_token_index=id, downsample_factor=2, adapter_layer_norm_eps=1e-6
+    )
+    images = _images("aya_vision", size={"height": 28, "width": 28}, crop_to_patches=True, max_patches=4)
+    return config, _processor(
+        "AyaVisionProcessor", tokenizer, image_processor=images, patch_size=7, img_size=28, downsample_factor=2
+    )
+
+
 def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     """Its prompts see their own future."""
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
@@ -99,9 +134,17 @@ def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     text = transformers.GemmaConfig(vocab_size=len(tokenizer), **_TEXT)
     tower = transformers.SiglipVisionConfig(**_TOWER, patch_size=7)
     config = transformers.PaliGemmaConfig(text_config=text, vision_config=tower, image_token_index=id, projection_dim=32)
+    config.vocab_size = len(tokenizer)
     images = _images("paligemma", size={"height": 28, "width": 28})
     images.image_seq_length = 16
     return config, _processor("PaliGemmaProcessor", tokenizer, image_processor=images)
 
 
-FAMILIES: dict[str, Family] = {"llava": _llava, "llava_next": _llava_next, "idefics3": _idefics3, "paligemma": _paligemma}
+FAMILIES: dict[str, Family] = {
+    "llava": _llava,
+    "llava_next": _llava_next,
+    "idefics2": _idefics2,
+    "idefics3": _idefics3,
+    "aya_vision": _aya_vision,
+    "paligemma": _paligemma,
+}

@@ -13,13 +13,13 @@ from transformers import AutoModelForImageTextToText
 
 from tests.engine.image_models import image, save_model
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
-from tgi_core.backend import EMPTY, Feature, Grant, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
+from tgi_core.backend import EMPTY, Feature, Grant, InvalidModel, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
 PLAN = WarmupPlan(max_rows=32, max_row_tokens=320, max_step_tokens=640, num_blocks=640)
-EXACT = ("llava", "llava_next", "idefics3")
+EXACT = ("llava", "llava_next", "idefics2", "idefics3", "aya_vision")
 TEXTS = (
     ("See <image> here", (1,)),
     ("No picture at all", ()),
@@ -161,3 +161,20 @@ def test_wrong_images_fail_their_request_alone(opened: Opened, media: tuple[byte
     del run.tokens[2]
     run.step()
     assert run.tokens[1] == opened.alone("See <image> here")[:2]
+
+
+def test_prompts_that_see_their_own_future(tmp_path: Path) -> None:
+    """Such a model is refused: its rows cannot be computed in chunks."""
+    with pytest.raises(InvalidModel, match="'paligemma' cannot be run"):
+        plugin.backend_open(OpenOptions(str(save_model("paligemma", tmp_path))), silent)
+
+
+def test_a_model_without_a_processor(tmp_path: Path) -> None:
+    """It serves text, and says why it takes no images."""
+    directory = save_model("llava", tmp_path / "llava")
+    (directory / "processor_config.json").unlink()
+    session = plugin.backend_open(OpenOptions(str(directory)), silent)
+    [kernel] = [each for each in session.capabilities().kernels if each.part == "images"]
+    assert kernel.name == "refused" and "processor" in kernel.reason
+    assert Feature.MEDIA not in session.capabilities().features
+    session.close()

@@ -37,7 +37,8 @@ class MediaProcessor:
         if not isinstance(placeholder, str):
             raise NoProcessor("its processor does not say which token stands for an image")
         self.placeholder = placeholder
-        self.placeholder_id = int(self._tokenizer.convert_tokens_to_ids(placeholder))
+        own = getattr(processor, "image_token_id", None)
+        self.placeholder_id = own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(placeholder))
 
     def features(self, image: Image.Image) -> ImageFeatures:
         """The features of one image. Raises ImageRejected."""
