@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-images test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -105,6 +105,14 @@ test-ray:
 	    hypothesis httpx pytest pytest-asyncio pytest-timeout
 	.venv-ray/bin/pytest -o addopts= -o filterwarnings=default tests/on_ray
 	$(if $(SOAK),.venv-ray/bin/python -m tests.soak.ray_nodes)
+
+# images, with the families whose processors need torchvision, in a venv of its own
+test-images:
+	$(PYTHON) -m venv .venv-images
+	.venv-images/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 -e ".[engine]" -e backends/cpu \
+	    hypothesis pytest pytest-asyncio pytest-timeout
+	.venv-images/bin/pip install --disable-pip-version-check -q --no-deps torchvision==0.28.0
+	.venv-images/bin/python -m pytest -p tests.engine.torchvision_operators -o addopts= -o filterwarnings=default tests/engine/test_images.py
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install

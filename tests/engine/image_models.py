@@ -140,6 +140,36 @@ def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     return config, _processor("PaliGemmaProcessor", tokenizer, image_processor=images)
 
 
+def _qwen(tokenizer: Any, config: Any, processor: str, tower: dict[str, Any]) -> tuple[Any, ProcessorMixin]:
+    """Positions with three axes."""
+    marks = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>", "vision_start_token_id": "<|vision_start|>"}
+    _text(tokenizer, *marks.values(), "<|vision_end|>")
+    text = {name: value for name, value in _TEXT.items() if name != "head_dim"} | {"hidden_size": 64}
+    rope = {"rope_type": "default", "type": "mrope", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
+    ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in marks.items()}
+    made = config(
+        text_config={"vocab_size": len(tokenizer), "bos_token_id": 1, "eos_token_id": 2, "rope_scaling": rope, **text},
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": 7, "spatial_merge_size": 2, **tower},
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+        **ids,
+    )
+    sizes = {"patch_size": 7, "min_pixels": 28 * 28, "max_pixels": 70 * 70}
+    videos = transformers.Qwen2VLVideoProcessor(patch_size=7)
+    images = transformers.Qwen2VLImageProcessor(**sizes)
+    return made, _processor(processor, tokenizer, image_processor=images, video_processor=videos)
+
+
+def _qwen2_vl(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    tower = {"embed_dim": 16, "hidden_size": 64, "mlp_ratio": 2}
+    return _qwen(tokenizer, transformers.Qwen2VLConfig, "Qwen2VLProcessor", tower)
+
+
+def _qwen2_5_vl(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "out_hidden_size": 64}
+    tower = {**sizes, "window_size": 28, "fullatt_block_indexes": [1]}
+    return _qwen(tokenizer, transformers.Qwen2_5_VLConfig, "Qwen2_5_VLProcessor", tower)
+
+
 FAMILIES: dict[str, Family] = {
     "llava": _llava,
     "llava_next": _llava_next,
@@ -147,4 +177,6 @@ FAMILIES: dict[str, Family] = {
     "idefics3": _idefics3,
     "aya_vision": _aya_vision,
     "paligemma": _paligemma,
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
 }

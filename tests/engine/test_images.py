@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
 PLAN = WarmupPlan(max_rows=32, max_row_tokens=320, max_step_tokens=640, num_blocks=640)
-EXACT = ("llava", "llava_next", "idefics2", "idefics3", "aya_vision")
+needs_torchvision = pytest.mark.skipif(
+    find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
+)
+EXACT = (
+    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision"),
+    *(pytest.param(family, marks=needs_torchvision) for family in ("qwen2_vl", "qwen2_5_vl")),
+)
 TEXTS = (
     ("See <image> here", (1,)),
     ("No picture at all", ()),
@@ -66,11 +73,13 @@ class Opened:
         model.generation_config.eos_token_id = None
         images = [ImageFeatures.from_bytes(item).tensors for item in media]
         given = {name: torch.cat([torch.from_numpy(each[name]) for each in images]) for name in (images[0] if images else ())}
+        if "mm_token_type_ids" in given:
+            given["mm_token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
         answer = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, **given)
         return answer[0, len(ids) :].tolist()
 
     def _prompt(self, text: str, seeds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        images = [image(seed) for seed in seeds]
+        images, text = [image(seed) for seed in seeds], text.replace("<image>", self.processor.placeholder)
         return self.processor.ids(text, images, special=True), tuple(self.processor.features(each).to_bytes() for each in images)
 
 

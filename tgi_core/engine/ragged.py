@@ -89,8 +89,11 @@ class RaggedRunner(PagedRunner):
 
     def _run(self, step: StepMetadata, keep: Tensor | None, run: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
         images = nullcontext() if self.images is None else self.images.rows(step)
+        positions = None if self.images is None else self.images.positions(step)
+        if positions is None:
+            positions = step.positions.unsqueeze(0)
         with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step), images:
-            return run(step.input_ids.unsqueeze(0), step.positions.unsqueeze(0), keep)
+            return run(step.input_ids.unsqueeze(0), positions, keep)
 
     def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
         return self._adapters.arranged(row_inputs)

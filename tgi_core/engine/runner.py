@@ -168,6 +168,9 @@ class PromptImages(Protocol):
     def admit(self, request: Request) -> None:
         """See `TakesImages.admit_images`."""
 
+    def positions(self, step: StepMetadata) -> Tensor | None:
+        """Positions [axes, 1, tokens] for rotary embeddings; None if they are those of the step."""
+
     def rows(self, step: StepMetadata) -> AbstractContextManager[None]:
         """Put the embeddings of images in the place of their placeholders in this step, which runs inside."""
 

@@ -63,7 +63,7 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
     given = torch.tensor([ids], device=model.device)
     try:
         with torch.inference_mode():
-            expected: Tensor = model(input_ids=given, use_cache=True, **tower.arguments(features)).logits[0]
+            expected: Tensor = model(use_cache=True, **tower.arguments(given, [features])).logits[0]
     except MODEL_ERRORS as error:
         raise UnsupportedVision(f"it does not run with an image: {_one_line(error)}") from error
     return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected)

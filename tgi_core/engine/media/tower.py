@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -16,6 +18,11 @@ from tgi_core.media.features import ImageFeatures
 
 CACHE_BYTES = 256 << 20
 """Size of the embeddings that are kept for further chunks, and further requests with the same images."""
+
+
+_KINDS = "mm_token_type_ids"
+"""An argument that says for each token whether it is text (0) or of an image (1)."""
+_PER_TOKEN = "token_type_ids"
 
 
 class UnsupportedVision(Exception):
@@ -32,11 +39,19 @@ class VisionTower:
         if decoder is model:
             raise UnsupportedVision("its language model is not a module of its own")
         self._model, self._decoder = model, decoder
+        self._has_axes: bool | None = None
+        """Whether tokens have several positions; None before the first image."""
+        self._takes = set(inspect.signature(model.base_model.forward).parameters)
         self.placeholder_id = placeholder_id
         self.runs = 0
         """Number of images that have run through the tower."""
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self._kept_bytes = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self._model.device
 
     def embeddings(self, item: bytes) -> Tensor:
         """Embeddings [tokens, hidden] of an item of `Request.media`, from the cache if it is there. Raises ValueError for damaged
@@ -58,14 +73,41 @@ class VisionTower:
         self._kept.clear()
         self._kept_bytes = 0
 
-    def arguments(self, features: ImageFeatures) -> dict[str, Tensor]:
-        """The features as arguments of the model: on its device, floating-point numbers in its dtype."""
-        found = {name: torch.from_numpy(value).to(self._model.device) for name, value in features.tensors.items()}
-        return {name: value.to(self._model.dtype) if value.is_floating_point() else value for name, value in found.items()}
+    def arguments(self, ids: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Tensor]:
+        """The model's arguments for token ids [1, tokens] with these images: on its device, floating-point numbers in its dtype."""
+        found = {"input_ids": ids}
+        if _KINDS in self._takes:
+            found[_KINDS] = (ids == self.placeholder_id).to(torch.int32)
+        for name in images[0].tensors:
+            if not name.endswith(_PER_TOKEN):
+                value = torch.cat([torch.from_numpy(image.tensors[name]) for image in images]).to(self._model.device)
+                found[name] = value.to(self._model.dtype) if value.is_floating_point() else value
+        return found
+
+    def positions(self, prompt: Sequence[int], items: Sequence[bytes]) -> Tensor | None:
+        """Positions [axes, tokens] of a prompt with these images for rotary embeddings; None if the model counts tokens."""
+        if self._has_axes is None:
+            self.embeddings(items[0])
+        if not self._has_axes:
+            return None
+        ids = torch.tensor([prompt], dtype=torch.int64, device=self._model.device)
+        arguments = self.arguments(ids, [ImageFeatures.from_bytes(item) for item in items])
+        sizes = {name: value for name, value in arguments.items() if not value.is_floating_point()}
+        positions: Tensor = self._given(sizes)["position_ids"]
+        return positions[-3:, 0]
 
     def _embed(self, features: ImageFeatures) -> Tensor:
         ids = torch.full((1, features.tokens), self.placeholder_id, dtype=torch.int64, device=self._model.device)
         self.runs += 1
+        given = self._given(self.arguments(ids, [features]))
+        embeddings, positions = given.get("inputs_embeds"), given.get("position_ids")
+        if embeddings is None:
+            raise UnsupportedVision("its language model takes no embeddings")
+        self._has_axes = positions is not None and positions.ndim > 2
+        return embeddings[0].clone()
+
+    def _given(self, arguments: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What the model gives its language model. Raises ValueError."""
         given: dict[str, Any] = {}
 
         def take(*args: Any, **kwargs: Any) -> Any:
@@ -75,17 +117,14 @@ class VisionTower:
         self._decoder.forward = take
         try:
             with torch.inference_mode():
-                self._model(input_ids=ids, use_cache=False, **self.arguments(features))
+                self._model(use_cache=False, **arguments)
         except _Taken:
             pass
         except MODEL_ERRORS as error:
             raise ValueError(f"an image's features don't fit the model: {type(error).__name__}: {error}") from error
         finally:
             del self._decoder.forward
-        embeddings = given.get("inputs_embeds")
-        if embeddings is None:
-            raise UnsupportedVision("its language model takes no embeddings")
-        return embeddings[0].clone()
+        return given
 
 
 class _Taken(BaseException):

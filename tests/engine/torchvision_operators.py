@@ -1,0 +1,11 @@
+"""A pytest plugin for `make test-images`: lets torchvision be imported beside a torch that it was not built for.
+
+Its import registers implementations for two operators, which are missing then. The processors of images use neither.
+"""
+
+from __future__ import annotations
+
+import torch
+
+for _name in ("nms", "qnms"):
+    torch.library.define(f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
