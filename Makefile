@@ -111,7 +111,7 @@ test-images:
 	$(PYTHON) -m venv .venv-images
 	.venv-images/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 -e ".[engine]" -e backends/cpu \
 	    hypothesis pytest pytest-asyncio pytest-timeout
-	.venv-images/bin/pip install --disable-pip-version-check -q --no-deps torchvision==0.28.0
+	.venv-images/bin/pip install --disable-pip-version-check -q --no-deps torchvision==0.28.0 num2words docopt
 	.venv-images/bin/python -m pytest -p tests.engine.torchvision_operators -o addopts= -o filterwarnings=default tests/engine/test_images.py
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"

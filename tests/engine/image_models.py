@@ -149,7 +149,7 @@ def _qwen(tokenizer: Any, config: Any, processor: str, tower: dict[str, Any]) ->
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in marks.items()}
     made = config(
         text_config={"vocab_size": len(tokenizer), "bos_token_id": 1, "eos_token_id": 2, "rope_scaling": rope, **text},
-        vision_config={"depth": 2, "num_heads": 2, "patch_size": 7, "spatial_merge_size": 2, **tower},
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": 7, "spatial_merge_size": 2} | tower,
         vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
         **ids,
     )
@@ -170,6 +170,57 @@ def _qwen2_5_vl(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     return _qwen(tokenizer, transformers.Qwen2_5_VLConfig, "Qwen2_5_VLProcessor", tower)
 
 
+def _qwen3_vl(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    """Its first layers get features, too."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "out_hidden_size": 64, "num_position_embeddings": 16}
+    tower = {**sizes, "depth": 3, "deepstack_visual_indexes": [0, 1], "temporal_patch_size": 2}
+    return _qwen(tokenizer, transformers.Qwen3VLConfig, "Qwen3VLProcessor", tower)
+
+
+def _smolvlm(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    text = _text(tokenizer, "<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
+    tower = transformers.models.smolvlm.SmolVLMVisionConfig(**_TOWER, patch_size=7)
+    id = tokenizer.convert_tokens_to_ids("<image>")
+    config = transformers.SmolVLMConfig(text_config=text, vision_config=tower, image_token_id=id, scale_factor=2)
+    images = transformers.SmolVLMImageProcessor(size={"longest_edge": 56}, max_image_size={"longest_edge": 28})
+    videos = transformers.SmolVLMVideoProcessor(
+        size={"longest_edge": 56}, max_image_size={"longest_edge": 28}, fps=1, num_frames=1
+    )
+    return config, _processor("SmolVLMProcessor", tokenizer, image_processor=images, video_processor=videos, image_seq_len=4)
+
+
+def _internvl(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    marks = {
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
+        "video_token": "<video>",
+    }
+    text = _text(tokenizer, *marks.values())
+    tokenizer._set_model_specific_special_tokens(marks)
+    tower = transformers.InternVLVisionConfig(**_TOWER | {"image_size": [28, 28]}, patch_size=[7, 7])
+    id = tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>")
+    config = transformers.InternVLConfig(
+        text_config=text, vision_config=tower, image_token_id=id, image_seq_length=4, downsample_ratio=0.5
+    )
+    images = transformers.GotOcr2ImageProcessor(size={"height": 28, "width": 28}, crop_to_patches=True, max_patches=4)
+    videos = transformers.InternVLVideoProcessor(size={"height": 28, "width": 28})
+    return config, _processor("InternVLProcessor", tokenizer, image_processor=images, video_processor=videos, image_seq_length=4)
+
+
+def _mistral3(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    text = _text(tokenizer, "[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    tower = transformers.PixtralVisionConfig(**_TOWER, patch_size=7, head_dim=8)
+    config = transformers.Mistral3Config(
+        text_config=transformers.MistralConfig(vocab_size=text.vocab_size, **_TEXT),
+        vision_config=tower,
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+        spatial_merge_size=2,
+    )
+    images = transformers.PixtralImageProcessor(size={"longest_edge": 56}, patch_size={"height": 7, "width": 7})
+    return config, _processor("PixtralProcessor", tokenizer, image_processor=images, patch_size=7, spatial_merge_size=2)
+
+
 FAMILIES: dict[str, Family] = {
     "llava": _llava,
     "llava_next": _llava_next,
@@ -179,4 +230,8 @@ FAMILIES: dict[str, Family] = {
     "paligemma": _paligemma,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+    "smolvlm": _smolvlm,
+    "internvl": _internvl,
+    "mistral3": _mistral3,
 }

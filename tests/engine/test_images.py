@@ -25,7 +25,10 @@ needs_torchvision = pytest.mark.skipif(
 )
 EXACT = (
     *("llava", "llava_next", "idefics2", "idefics3", "aya_vision"),
-    *(pytest.param(family, marks=needs_torchvision) for family in ("qwen2_vl", "qwen2_5_vl")),
+    *(
+        pytest.param(family, marks=needs_torchvision)
+        for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3")
+    ),
 )
 TEXTS = (
     ("See <image> here", (1,)),

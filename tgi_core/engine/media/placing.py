@@ -27,9 +27,10 @@ class ImagesInPrompts:
         self.tower = tower
         self._steps: dict[int, int] = {}
         """By request id, how far its tokens' positions after the prompt are from those of the tokens."""
-        self._places: Tensor | None = None
-        self._rows: Tensor | None = None
+        self._tokens: tuple[Tensor, Tensor] | None = None
+        """The places of images' tokens in the running step, and their embeddings [1 + layers, tokens, hidden]."""
         embedding.register_forward_hook(self._replaced)
+        tower.add_to_layers(lambda: self._tokens)
 
     def admit(self, request: Request) -> None:
         """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
@@ -50,12 +51,12 @@ class ImagesInPrompts:
             for part in self._of_row(row_input, int(first))
         ]
         if parts:
-            self._places = torch.cat([places for places, _ in parts]).to(step.input_ids.device)
-            self._rows = torch.cat([rows for _, rows in parts])
+            places = torch.cat([places for places, _ in parts]).to(step.input_ids.device)
+            self._tokens = places, torch.cat([rows for _, rows in parts], 1)
         try:
             yield
         finally:
-            self._places = self._rows = None
+            self._tokens = None
 
     def positions(self, step: StepMetadata) -> Tensor | None:
         """Positions [axes, 1, tokens] of a step for rotary embeddings; None if they are those of its tokens. Rows without images have equal
@@ -99,7 +100,7 @@ class ImagesInPrompts:
             inside = np.flatnonzero((positions >= start) & (positions < end))
             if len(inside):
                 rows = self.tower.embeddings(item)
-                yield torch.from_numpy(positions[inside] - start + first), rows[int(inside[0]) : int(inside[-1]) + 1]
+                yield torch.from_numpy(positions[inside] - start + first), rows[:, int(inside[0]) : int(inside[-1]) + 1]
 
     def _positions(self, request: Request) -> Iterator[tuple[bytes, np.ndarray]]:
         """Each image of a request with the positions of its placeholders. Raises ValueError."""
@@ -112,8 +113,9 @@ class ImagesInPrompts:
             yield item, placeholders[end - count : end]
 
     def _replaced(self, module: nn.Module, args: Sequence[Tensor], output: Tensor) -> Tensor | None:
-        if self._places is None or self._rows is None:
+        if self._tokens is None:
             return None
+        places, rows = self._tokens
         flat = output.clone()
-        flat[0].index_copy_(0, self._places, self._rows.to(output.dtype))
+        flat[0].index_copy_(0, places, rows[0].to(output.dtype))
         return flat

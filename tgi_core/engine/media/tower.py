@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tgi_core.engine.comparison import MODEL_ERRORS
@@ -23,6 +23,8 @@ CACHE_BYTES = 256 << 20
 _KINDS = "mm_token_type_ids"
 """An argument that says for each token whether it is text (0) or of an image (1)."""
 _PER_TOKEN = "token_type_ids"
+_PLACES, _LAYERS = "visual_pos_masks", "deepstack_visual_embeds"
+"""Arguments of a language model that adds embeddings after its first layers: where, and a tensor [images' tokens, hidden] per layer."""
 
 
 class UnsupportedVision(Exception):
@@ -54,7 +56,8 @@ class VisionTower:
         return self._model.device
 
     def embeddings(self, item: bytes) -> Tensor:
-        """Embeddings [tokens, hidden] of an item of `Request.media`, from the cache if it is there. Raises ValueError for damaged
+        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media`, from the cache if it is there: those that take the place
+        of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
         features."""
         key = blake2b(item, digest_size=32).digest()
         found = self._kept.get(key)
@@ -96,6 +99,23 @@ class VisionTower:
         positions: Tensor = self._given(sizes)["position_ids"]
         return positions[-3:, 0]
 
+    def add_to_layers(self, tokens: Callable[[], tuple[Tensor, Tensor] | None]) -> None:
+        """Let the language model add to its first layers what `tokens` returns while it runs: the places of images' tokens among the flat
+        tokens, and their embeddings [1 + layers, tokens, hidden]."""
+
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            found = tokens()
+            if found is None or len(found[1]) == 1:
+                return None
+            places, embeddings = found
+            mask = torch.zeros(kwargs["inputs_embeds"].shape[:2], dtype=torch.bool, device=places.device)
+            mask[0, places] = True
+            return args, {**kwargs, _PLACES: mask, _LAYERS: list(embeddings[1:])}
+
+        self._decoder.register_forward_pre_hook(hook, with_kwargs=True)
+
     def _embed(self, features: ImageFeatures) -> Tensor:
         ids = torch.full((1, features.tokens), self.placeholder_id, dtype=torch.int64, device=self._model.device)
         self.runs += 1
@@ -104,7 +124,7 @@ class VisionTower:
         if embeddings is None:
             raise UnsupportedVision("its language model takes no embeddings")
         self._has_axes = positions is not None and positions.ndim > 2
-        return embeddings[0].clone()
+        return torch.stack([embeddings[0], *(given.get(_LAYERS) or ())])
 
     def _given(self, arguments: Mapping[str, Tensor]) -> dict[str, Any]:
         """What the model gives its language model. Raises ValueError."""
