@@ -240,11 +240,9 @@ class Message(Body):
     @property
     def parts(self) -> list[dict[str, str]]:
         """The content as parts, in the form in which templates of multimodal models expect them."""
-        if self.content is None or not self.image_urls:
-            return [{"type": "text", "text": self.text}]
         return [
             {"type": "image"} if chunk.type == "image_url" else {"type": "text", "text": chunk.text or chunk.refusal or ""}
-            for chunk in self.content
+            for chunk in self.content or ()
         ]
 
 

@@ -41,12 +41,20 @@ class ChatTemplate:
     """A template source. It is only parsed here, not compiled or run: that happens in a process that can be killed."""
 
     def __init__(self, source: str) -> None:
-        # TGI renders plain strings even if the template expects a list of parts
-        self.source = source.replace("messages[0]['content'][0]['text']", "messages[0]['content']")
+        self._given = source
+
+    @cached_property
+    def source(self) -> str:
+        """The source to render. TGI renders strings, even if the template expects a list of parts for the first message."""
+        return (
+            self._given.replace("messages[0]['content'][0]['text']", "messages[0]['content']")
+            if self.takes_strings
+            else self._given
+        )
 
     @cached_property
     def _tree(self) -> nodes.Template:
-        return environment().parse(self.source)
+        return environment().parse(self._given)
 
     def check(self) -> None:
         """Parse a source. Raises TemplateFailed for a syntax error."""
@@ -129,8 +137,10 @@ def _turn(message: Message, conversation: Conversation, template: ChatTemplate) 
         calls = [_call(call) for call in message.tool_calls]
         turn = {"role": message.role, "content": "" if message.content is None else message.text}
         turn["tool_calls"] = calls
-    if message.image_urls or not template.takes_strings:
+    if message.image_urls:
         turn["content"] = message.parts
+    elif not template.takes_strings:
+        turn["content"] = [{"type": "text", "text": turn["content"]}]
     if not conversation.strict:
         named = {name: getattr(message, name) for name in ("name", "tool_call_id", "reasoning_content")}
         turn.update({key: value for key, value in named.items() if value is not None})

@@ -71,6 +71,28 @@ def test_messages_of_text_alone(serve: Serve, template: str, expected: str) -> N
     assert tokenized["templated_text"] == expected and generator.seen == []
 
 
+FIRST = "{% if messages[0].role == 'system' %}{{ messages[0]['content'][0]['text'] }}|{% endif %}" + PARTS
+
+
+def test_templates_of_parts_get_parts_of_all_messages(serve: Serve) -> None:
+    """The system's message, past calls without content, and answers, which are all of text."""
+    served, generator = seeing(serve, FIRST)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [picture(b"one")]},
+        {"role": "assistant", "content": "A cat"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "user", "content": "Sure?"},
+    ]
+    assert served.client.post("/v1/chat/completions", json={"messages": messages}).status_code == 200
+    [text] = generator.seen[0].texts
+    assert text.startswith("Be brief.|<system>Be brief.<user>[IMG]<assistant>A cat<assistant>") and text.endswith("<user>Sure?")
+    messages[-1] = {"role": "assistant", "content": "A ca"}
+    assert served.client.post("/v1/chat/completions", json={"messages": messages}).status_code == 200
+    assert generator.seen[1].texts[0].endswith("<assistant>A ca")
+
+
 @pytest.mark.parametrize("path", ["/generate", "/", "/generate_stream"])
 def test_markdown(serve: Serve, path: str) -> None:
     """TGI's form: images in the text, which the shard puts between its parts. A link of another kind stays text."""
