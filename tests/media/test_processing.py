@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded, hostile
 from tgi_core.media import processing
-from tgi_core.media.errors import ImageRejected
+from tgi_core.media.errors import ImageRejected, MediaBusy
 from tgi_core.media.features import ImageFeatures, num_tokens
 from tgi_core.media.messages import Answer, Job
 from tgi_core.media.processing import MediaProcessing
@@ -88,6 +89,20 @@ def test_hostile_images_fail_alone(media: MediaProcessing) -> None:
     concurrent.futures.wait([*asked, good])
     assert good.exception() is None
     assert {type(each.exception()) for each in asked} == {ImageRejected}
+
+
+@pytest.mark.filterwarnings("error")
+def test_closing(directory: Path) -> None:
+    """At once, while prompts wait, and twice: what waits is refused, and so is what comes later."""
+    MediaProcessing(directory).close()
+    media = MediaProcessing(directory)
+    waiting = [media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True)) for _ in range(3)]
+    media.close()
+    media.close()
+    assert all(each.cancelled() or isinstance(each.exception(), MediaBusy) for each in waiting)
+    with pytest.raises(MediaBusy):
+        media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True))
+    gc.collect()
 
 
 def test_no_processor() -> None:

@@ -36,7 +36,7 @@ class MediaProcessing:
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept_bytes = 0
-        self._thread = threading.Thread(target=self._loop.run_forever, name="media", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="media", daemon=True)
         self._thread.start()
         self._submit(self._start())
 
@@ -54,17 +54,29 @@ class MediaProcessing:
 
     def close(self) -> None:
         """End the worker processes. Idempotent."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
 
-    def _end(self) -> None:
+    def _run(self) -> None:
+        """Run the event loop until it is stopped, and end what still runs on it."""
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
         self._pool.close()
-        self._loop.stop()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # closed
+            work.close()
+            raise MediaBusy from None
 
     async def _start(self) -> None:
         """Start a worker before the first image: it takes seconds to import transformers. An error shows again with that image."""
