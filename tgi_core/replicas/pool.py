@@ -108,9 +108,11 @@ class ReplicaPool:
         """Tokenize a prompt with images on the replica with the least to do: the one that gets the request depends on the tokens. Raises
         ImageRejected, MediaBusy."""
         serving = [each for each in self.replicas if each.serves]
-        if not serving:
-            raise MediaBusy
-        return await min(serving, key=lambda each: self._placement.work(each.number)).loop.tokenize_images(prompt)
+        try:
+            replica = min(serving, key=lambda each: self._placement.work(each.number)) if serving else self._of_the_lost()
+        except GenerationFailed:
+            raise MediaBusy from None
+        return await replica.loop.tokenize_images(prompt)
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request on a replica. Raises GenerationFailed if all are lost, Overloaded if too many requests wait, ValueError if

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from tgi_core.backend import BackendError, Capacity
+from tgi_core.backend import BackendError, Capacity, DeviceLost
 from tgi_core.client.base import Replaced, ShardClient, ShardGone, Supervisor
 from tgi_core.client.grammars import Release, nothing
 from tgi_core.grammar import Cost, Grammar
@@ -29,6 +29,10 @@ from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 _log = logging.getLogger(__name__)
 
+_TOKENIZE_TRIES = 4
+"""Attempts to tokenize a prompt with images on shards that are lost."""
+_NOTICING_S = 0.5
+"""Seconds after which the loss of a shard has been noticed that a call has found lost."""
 _EXPIRE_EVERY_S = 0.1
 
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
@@ -71,6 +75,9 @@ class SchedulerLoop:
         self._observe = observe
         self._supervisor = supervisor
         self._work = asyncio.Event()
+        self._serving = asyncio.Event()
+        """Set while there is a shard, as far as is known."""
+        self._serving.set()
         self._coalescer = coalescer or OutputCoalescer()
         self._release: asyncio.TimerHandle | None = None
         """Delivers the events held back if the next step takes long."""
@@ -122,12 +129,29 @@ class SchedulerLoop:
             return nothing
 
     async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
-        """Tokenize a prompt with images. Raises ImageRejected, MediaBusy, also while there is no shard."""
+        """Tokenize a prompt with images; waits for the next shard if this one is lost. Raises ImageRejected, MediaBusy."""
+        for _ in range(_TOKENIZE_TRIES):
+            try:
+                return await self._client.tokenize_images(prompt)
+            except DeviceLost:
+                if not self._continues or not await self._another_shard():
+                    break
+            except BackendError as error:
+                _log.warning("a prompt with images was not tokenized: %s", error)
+                break
+        raise MediaBusy
+
+    async def _another_shard(self) -> bool:
+        """Wait until the shard that a call has found lost is replaced. Return false if none will be."""
+        if self._serving.is_set():
+            await asyncio.sleep(_NOTICING_S)
+        waits = {asyncio.ensure_future(event.wait()) for event in (self._serving, self.ended)}
         try:
-            return await self._client.tokenize_images(prompt)
-        except BackendError as error:
-            _log.warning("a prompt with images was not tokenized: %s", error)
-            raise MediaBusy from error
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not self.ended.is_set()
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed if the shard is lost, Overloaded if too many requests wait, ValueError if the
@@ -246,6 +270,7 @@ class SchedulerLoop:
             self._replication.lost()
         await self._waiting(self._supervisor.restart(error))  # any loss from here on concerns the next shard
         if self.scheduler.lost is None:  # the next shard may already be lost as well
+            self._serving.set()
             self.lifecycle.serving()
 
     async def _waiting(self, restart: Coroutine[Any, Any, None]) -> None:
@@ -270,6 +295,7 @@ class SchedulerLoop:
 
     def _report_loss(self, error: BackendError) -> None:
         """Update the lifecycle at once, so that nothing else has to ask whether there is a shard."""
+        self._serving.clear()
         if self._supervisor is None:
             self.lifecycle.failed(str(error))
         elif (self.lifecycle.shard, self.lifecycle.loss) != (Phase.RESTARTING, str(error)):
