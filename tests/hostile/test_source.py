@@ -17,8 +17,9 @@ FORBIDDEN_CALLS = {
 }  # fmt: skip
 FORBIDDEN_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "xmlrpc", "telnetlib"}
 FETCHERS = {"requests", "urllib.request", "urllib3", "httpx", "aiohttp", "http.client"}
-MAY_FETCH = ("tgi_core/hub", "tgi_core/benchmark/target.py", "tgi_core/cli/chat_client.py")
-"""Only these turn to addresses: the hub's client to the operator's, `tgi bench` and `tgi chat` to the one that they are given."""
+MAY_FETCH = ("tgi_core/hub", "tgi_core/benchmark/target.py", "tgi_core/cli/chat_client.py", "router/tgi_router/fetching.py")
+"""Only these turn to addresses: the hub's client to the operator's, `tgi bench` and `tgi chat` to the one that they are given, and the
+router to public ones of hosts from which the operator lets it fetch images."""
 MAY_START_PYTHON = "tgi_core/workers/command.py"
 """The one place that knows how to start Python without modules from the current directory."""
 

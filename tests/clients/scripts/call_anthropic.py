@@ -163,7 +163,7 @@ def refused() -> None:
     for more, told in (
         ({"extra_body": {"temperature": -1}}, "`temperature`"),
         ({"max_tokens": 8000, "messages": [{"role": "user", "content": "a " * 10**5}]}, "`max_tokens`"),
-        ({"messages": [{"role": "user", "content": [image]}]}, "`image`"),
+        ({"messages": [{"role": "user", "content": [image]}]}, "image modality is not supported"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "`web_search_20250305`"),
     ):
         with raises(anthropic.BadRequestError) as raised:

@@ -136,7 +136,7 @@ def refused() -> None:
         ({"previous_response_id": "resp_1"}, "`previous_response_id`"),
         ({"background": True}, "`background`"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "`store: false`"),
-        ({"input": [image]}, "`input_image`"),
+        ({"input": [image]}, "image modality is not supported"),
         ({"tools": [{"type": "web_search"}]}, "`web_search`"),
     ):
         with raises(openai.BadRequestError) as raised:
