@@ -145,7 +145,7 @@ def _grants(run: Schedule, left: dict[int, int]) -> tuple[Grant, ...]:
 def test_an_image_is_encoded_once(opened: Opened) -> None:
     """The same picture in two requests, in chunks, runs through the tower once."""
     tower = opened.tower
-    tower.clear()
+    tower.kept.clear()
     before = tower.runs
     opened.alone("See <image> here")
     opened.alone("<image> first")

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded, hostile
-from tgi_core.media import processing
+from tgi_core.media.cache import BoundedCache
 from tgi_core.media.errors import ImageRejected, MediaBusy
 from tgi_core.media.features import ImageFeatures, num_tokens
 from tgi_core.media.messages import Answer, Job
@@ -56,14 +58,15 @@ def test_tokens_are_the_processors(media: MediaProcessing, directory: Path) -> N
         assert inside.count(processor.placeholder_id) == num_tokens(item)
 
 
-def test_features_are_kept(media: MediaProcessing, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Features are computed once; what has been evicted is computed anew, with the same result."""
+def test_features_are_kept(media: MediaProcessing, directory: Path) -> None:
+    """Features are computed once; evicted ones are computed anew, with the same result."""
     first = media.features(PICTURES)
     assert media.features(PICTURES)[0] is first[0]
-    monkeypatch.setattr(processing, "KEPT_BYTES", 1)
-    media.features((encoded(image(3)),))
-    monkeypatch.undo()
-    again = media.features((*PICTURES, PICTURES[0]))
+    small = MediaProcessing(directory, kept_bytes=1)
+    first = small.features(PICTURES)
+    small.features((encoded(image(3)),))
+    again = small.features((*PICTURES, PICTURES[0]))
+    small.close()
     assert again == (*first, first[0]) and again[0] is not first[0]
 
 
@@ -109,6 +112,24 @@ def test_no_processor() -> None:
     """A model of text alone has none."""
     with pytest.raises(NoProcessor):
         MediaProcessor(DEMO)
+
+
+@given(st.lists(st.tuples(st.sampled_from(b"abcdef"), st.integers(1, 9), st.booleans()), max_size=30))
+def test_a_cache_within_bytes(calls: list[tuple[int, int, bool]]) -> None:
+    """It holds the most recently used values that fit, and the newest even if it does not fit."""
+    cache, used = BoundedCache[bytes](12, len), dict[bytes, bytes]()
+    for number, size, keeps in calls:
+        key = bytes([number])
+        if keeps:
+            cache.keep(key, bytes(size))
+            used.pop(key, None)
+            used[key] = bytes(size)
+            while sum(map(len, used.values())) > 12 and len(used) > 1:
+                del used[next(iter(used))]
+        else:
+            assert cache.find(key) == used.get(key)
+            if key in used:
+                used[key] = used.pop(key)
 
 
 def test_messages_survive_the_way() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tgi_core.media.cache import BoundedCache
 from tgi_core.media.digest import image_digest
 from tgi_core.media.errors import ImageRejected, MediaBusy
 from tgi_core.media.messages import Answer, Job
@@ -30,12 +30,11 @@ _CHILD = Path(__file__).with_name("processor_child.py")
 class MediaProcessing:
     """The processor of one model, in worker processes. Thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kept_bytes: int = KEPT_BYTES) -> None:
         self._loop = asyncio.new_event_loop()
         self._pool = WorkerPool(python(_CHILD), [str(directory)], size=_WORKERS, waiting=_WAITING, wait_s=_WAIT_S)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept = BoundedCache[bytes](kept_bytes, len)
         self._thread = threading.Thread(target=self._run, name="media", daemon=True)
         self._thread.start()
         self._submit(self._start())
@@ -103,17 +102,9 @@ class MediaProcessing:
         return answer
 
     def _find(self, image: bytes) -> bytes | None:
-        key = image_digest(image)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            return self._kept.find(image_digest(image))
 
     def _keep(self, image: bytes, item: bytes) -> None:
-        key = image_digest(image)
         with self._lock:
-            self._kept_bytes += len(item) - len(self._kept.pop(key, b""))
-            self._kept[key] = item
-            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-                _, oldest = self._kept.popitem(last=False)
-                self._kept_bytes -= len(oldest)
+            self._kept.keep(image_digest(image), item)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -14,11 +13,11 @@ from transformers import PreTrainedModel
 
 from tgi_core.engine.comparison import MODEL_ERRORS
 from tgi_core.engine.models.loading import language_model
+from tgi_core.media.cache import BoundedCache
 from tgi_core.media.features import ImageFeatures
 
 CACHE_BYTES = 256 << 20
 """Size of the embeddings that are kept for further chunks, and further requests with the same images."""
-
 
 _KINDS = "mm_token_type_ids"
 """An argument that says for each token whether it is text (0) or of an image (1)."""
@@ -47,8 +46,8 @@ class VisionTower:
         self.placeholder_id = placeholder_id
         self.runs = 0
         """Number of images that have run through the tower."""
-        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
-        self._kept_bytes = 0
+        self.kept = BoundedCache[Tensor](CACHE_BYTES, lambda embeddings: embeddings.nbytes)
+        """Embeddings of images, by the digests of their items."""
 
     @property
     def device(self) -> torch.device:
@@ -60,21 +59,11 @@ class VisionTower:
         of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
         features."""
         key = blake2b(item, digest_size=32).digest()
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-            return found
-        made = self._kept[key] = self._embed(ImageFeatures.from_bytes(item))
-        self._kept_bytes += made.nbytes
-        while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.nbytes
-        return made
-
-    def clear(self) -> None:
-        """Forget all embeddings."""
-        self._kept.clear()
-        self._kept_bytes = 0
+        found = self.kept.find(key)
+        if found is None:
+            found = self._embed(ImageFeatures.from_bytes(item))
+            self.kept.keep(key, found)
+        return found
 
     def arguments(self, ids: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Tensor]:
         """The model's arguments for token ids [1, tokens] with these images: on its device, floating-point numbers in its dtype."""
