@@ -72,7 +72,9 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
 def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck) -> Kernel:
     """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
     try:
-        runner.images = ImagesInPrompts(VisionTower(model, check.placeholder_id), model.get_input_embeddings())
+        tower = VisionTower(model, check.placeholder_id)
+        tower.embeddings(check.item)
+        runner.images = ImagesInPrompts(tower, model.get_input_embeddings())
         difference = relative_difference(_logits(runner, check), check.expected[-len(_AROUND) :])
         limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
         reason = "" if difference <= limit else f"logits differ from the model's own by {difference:.2g} of their norm"

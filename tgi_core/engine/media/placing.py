@@ -25,7 +25,7 @@ class ImagesInPrompts:
 
     def __init__(self, tower: VisionTower, embedding: nn.Module) -> None:
         self.tower = tower
-        self._steps: dict[int, int] = {}
+        self._shifts: dict[int, int] = {}
         """By request id, how far its tokens' positions after the prompt are from those of the tokens."""
         self._tokens: tuple[Tensor, Tensor] | None = None
         """The places of images' tokens in the running step, and their embeddings [1 + layers, tokens, hidden]."""
@@ -61,34 +61,26 @@ class ImagesInPrompts:
     def positions(self, step: StepMetadata) -> Tensor | None:
         """Positions [axes, 1, tokens] of a step for rotary embeddings; None if they are those of its tokens. Rows without images have equal
         positions on all axes."""
-        found: Tensor | None = None
+        if not self.tower.has_axes or not any(row_input.row.request.media for row_input in step.order):
+            return None
+        found = step.positions.expand(_AXES, 1, -1).clone()
         for row_input, first in zip(step.order, step.cu_seqlens, strict=False):
-            positions = self._positions_of_row(row_input)
-            if positions is None:
-                continue
-            if found is None:
-                found = step.positions.expand(len(positions), 1, -1).clone()
-            found[:, 0, first : first + row_input.take] = positions
+            if row_input.row.request.media:
+                found[:, 0, first : first + row_input.take] = self._positions_of_row(row_input)
         return found
 
-    def _positions_of_row(self, row_input: RowInput) -> Tensor | None:
-        """Positions [axes, taken tokens] of a row with images, if they are not those of its tokens. Tokens after the prompt go on from the
-        greatest position in it."""
+    def _positions_of_row(self, row_input: RowInput) -> Tensor:
+        """Positions [axes, taken tokens] of a row with images. Tokens after the prompt go on from the greatest position in it."""
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
-        if not request.media:
-            return None
-        step = self._steps.get(request.id)
-        prompt = None
-        if step is None or start < request.prompt_len:
-            prompt = self.tower.positions(request.tokens[: request.prompt_len], request.media)
-            if prompt is None:
-                return None
-            step = self._steps[request.id] = int(prompt.max()) + 1 - request.prompt_len
-            while len(self._steps) > _MOST_ROWS:
-                del self._steps[next(iter(self._steps))]
-        inside = None if prompt is None else prompt[:, start:end]
-        after = torch.arange(max(start, request.prompt_len), max(end, request.prompt_len), device=self.tower.device) + step
-        return after.expand(_AXES, -1) if inside is None else torch.cat([inside, after.expand(len(inside), -1)], 1)
+        shift = self._shifts.get(request.id)
+        if shift is not None and start >= request.prompt_len:
+            return (torch.arange(start, end, device=self.tower.device) + shift).expand(_AXES, -1)
+        prompt = self.tower.positions(request.tokens[: request.prompt_len], request.media)
+        shift = self._shifts[request.id] = int(prompt.max()) + 1 - request.prompt_len
+        while len(self._shifts) > _MOST_ROWS:
+            del self._shifts[next(iter(self._shifts))]
+        after = torch.arange(max(start, request.prompt_len), max(end, request.prompt_len), device=self.tower.device) + shift
+        return torch.cat([prompt[:, start:end], after.expand(_AXES, -1)], 1)
 
     def _of_row(self, row_input: RowInput, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         """For each image of a row with placeholders in the step: their places among the flat tokens, and their embeddings. The row's

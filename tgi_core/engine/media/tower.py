@@ -40,8 +40,8 @@ class VisionTower:
         if decoder is model:
             raise UnsupportedVision("its language model is not a module of its own")
         self._model, self._decoder = model, decoder
-        self._has_axes: bool | None = None
-        """Whether tokens have several positions; None before the first image."""
+        self.has_axes = False
+        """Whether tokens have several positions; known once an image has run."""
         self._takes = set(inspect.signature(model.base_model.forward).parameters)
         self.placeholder_id = placeholder_id
         self.runs = 0
@@ -76,12 +76,8 @@ class VisionTower:
                 found[name] = value.to(self._model.dtype) if value.is_floating_point() else value
         return found
 
-    def positions(self, prompt: Sequence[int], items: Sequence[bytes]) -> Tensor | None:
-        """Positions [axes, tokens] of a prompt with these images for rotary embeddings; None if the model counts tokens."""
-        if self._has_axes is None:
-            self.embeddings(items[0])
-        if not self._has_axes:
-            return None
+    def positions(self, prompt: Sequence[int], items: Sequence[bytes]) -> Tensor:
+        """Positions [axes, tokens] of a prompt with these images for rotary embeddings, of a model whose tokens have several."""
         ids = torch.tensor([prompt], dtype=torch.int64, device=self._model.device)
         arguments = self.arguments(ids, [ImageFeatures.from_bytes(item) for item in items])
         sizes = {name: value for name, value in arguments.items() if not value.is_floating_point()}
@@ -112,7 +108,7 @@ class VisionTower:
         embeddings, positions = given.get("inputs_embeds"), given.get("position_ids")
         if embeddings is None:
             raise UnsupportedVision("its language model takes no embeddings")
-        self._has_axes = positions is not None and positions.ndim > 2
+        self.has_axes = positions is not None and positions.ndim > 2
         return torch.stack([embeddings[0], *(given.get(_LAYERS) or ())])
 
     def _given(self, arguments: Mapping[str, Tensor]) -> dict[str, Any]:
