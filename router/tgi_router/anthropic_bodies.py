@@ -47,7 +47,7 @@ class ContentBlock(Body):
     """A part of a message."""
 
     type: str = Field(
-        description="Type of the part: `text`, `thinking`, `redacted_thinking` (dropped: only Anthropic can read it), `tool_use` "
+        description="Type of the part: `text`, `thinking`, `redacted_thinking` (dropped: only Anthropic can read it), `tool_use`, "
         "`tool_result`, or `image` if the model sees images. Others, such as `document`, are rejected.",
         examples=["text"],
     )

@@ -136,7 +136,7 @@ def _turn(param: MessageParam) -> Iterator[Message]:
             yield Message(role="tool", content=_result(block), tool_call_id=block.tool_use_id)
         elif block.type == "text":
             parts.append(MessageChunk(type="text", text=block.text))
-        elif block.source is not None:
+        elif block.type == "image" and block.source is not None:
             parts.append(MessageChunk(type="image_url", image_url=ImageUrl(url=_url(block.source))))
         else:
             raise ValidationFailed(f"`messages`: only the assistant's turns can have content of the type `{block.type}`")

@@ -268,6 +268,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"stop_sequences": ["x"] * 100}, "`stop_sequences` supports up to"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "image modality is not supported"),
         ({"messages": [{"role": "assistant", "content": [IMAGE]}]}, "only the user's turns can have content of the type `image`"),
+        (
+            {"messages": [{"role": "user", "content": [{**IMAGE, "type": "thinking", "thinking": "x"}]}]},
+            "only the assistant's turns can have content of the type `thinking`",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "x" * 100}]}]}, f"`{'x' * 64}…`"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "missing field `text`"),
