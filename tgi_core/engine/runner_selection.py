@@ -36,6 +36,7 @@ from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.state_runner import StateRunner
+from tgi_core.errors import one_line
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -70,7 +71,7 @@ def select_runner(
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
             _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
-            why_own = _one_line(reason)
+            why_own = one_line(reason)
             break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
@@ -79,7 +80,7 @@ def select_runner(
     try:
         check_runner(own, expected, OWN_CACHE_CHUNKS)
     except MODEL_ERRORS as reason:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {_one_line(reason)}") from reason
+        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {one_line(reason)}") from reason
     return own, own.shape
 
 
@@ -114,7 +115,7 @@ def _ragged(
         model = source.build(progress)
         call, _ = use_ragged_attention(model, agree)
         adapters.install(model)
-        kernels = (*runner.kernels, Kernel("linear", "transformers' own", _one_line(reason)))
+        kernels = (*runner.kernels, Kernel("linear", "transformers' own", one_line(reason)))
         runner = type(runner)(call, runner.layers, shape, kit, runner.provider, adapters, agree)
         runner.kernels = kernels
         if adapters.names:
@@ -145,7 +146,7 @@ def _with_attention(
                 check_runner(runner(provider), {None: expected[None]}, RAGGED_CHUNKS)
             except MODEL_ERRORS as error:
                 failures.append(error)
-                reason = _one_line(error)
+                reason = one_line(error)
         else:
             reason = reason or "another rank cannot"
         if reason:
@@ -172,7 +173,7 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
         with torch.inference_mode():
             logits: Tensor = model(**{name: value for name, value in arguments.items() if name in takes}).logits[0]
     except MODEL_ERRORS as error:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {_one_line(error)}") from error
+        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {one_line(error)}") from error
     return logits
 
 
@@ -186,7 +187,3 @@ def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) 
             expected[name] = plain_logits(model, ids)
     adapters.remove(model)
     return expected
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

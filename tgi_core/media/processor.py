@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 from transformers import AutoProcessor
 
+from tgi_core.errors import one_line
 from tgi_core.media.errors import ImageRejected
 from tgi_core.media.features import ImageFeatures
 
@@ -29,7 +30,7 @@ class MediaProcessor:
         try:
             processor: Any = AutoProcessor.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises whatever its many processors raise
-            raise NoProcessor(f"its processor cannot be loaded: {_one_line(error)}") from error
+            raise NoProcessor(f"its processor cannot be loaded: {one_line(error)}") from error
         if getattr(processor, "image_processor", None) is None:
             raise NoProcessor("its processor takes no images")
         self._processor, self._tokenizer = processor, processor.tokenizer
@@ -57,9 +58,5 @@ class MediaProcessor:
                 text=[text], images=[list(images)] if images else None, add_special_tokens=special, return_tensors="pt"
             )
         except Exception as error:  # as above
-            raise ImageRejected(f"the processor rejects it: {_one_line(error)}") from error
+            raise ImageRejected(f"the processor rejects it: {one_line(error)}") from error
         return {name: value.numpy() for name, value in made.items() if hasattr(value, "numpy")}
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

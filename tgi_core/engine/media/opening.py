@@ -18,6 +18,7 @@ from tgi_core.engine.media.placing import ImagesInPrompts
 from tgi_core.engine.media.tower import UnsupportedVision, VisionTower
 from tgi_core.engine.models.loading import sees_images
 from tgi_core.engine.ragged import RaggedRunner
+from tgi_core.errors import one_line
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -65,7 +66,7 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
         with torch.inference_mode():
             expected: Tensor = model(use_cache=True, **tower.arguments(given, [features])).logits[0]
     except MODEL_ERRORS as error:
-        raise UnsupportedVision(f"it does not run with an image: {_one_line(error)}") from error
+        raise UnsupportedVision(f"it does not run with an image: {one_line(error)}") from error
     return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected)
 
 
@@ -79,7 +80,7 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
         limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
         reason = "" if difference <= limit else f"logits differ from the model's own by {difference:.2g} of their norm"
     except (UnsupportedVision, ValueError, *MODEL_ERRORS) as error:
-        reason = _one_line(error)
+        reason = one_line(error)
     runner.release()
     if not runner.agree(int(not reason)):
         runner.images = None
@@ -103,7 +104,3 @@ def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
     ends = [0, len(check.ids) // 2, *range(last + 1, len(check.ids) + 1)]
     found = [runner.run([RowInput(row, start, end - start, yields=True)]).last[-1].clone() for start, end in pairwise(ends)]
     return torch.stack(found[1:]).to(check.expected.device)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

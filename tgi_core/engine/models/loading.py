@@ -31,6 +31,7 @@ from tgi_core.engine.models.sources import Source, check_shape, find_sources, ke
 from tgi_core.engine.quantization.rounding import head_rounding, rounded
 from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.quantization.weight import Weight
+from tgi_core.errors import one_line
 
 CONFIG_ERRORS = (
     ArithmeticError,
@@ -110,7 +111,7 @@ def build_empty(config: PretrainedConfig, dtype: torch.dtype, most: int) -> PreT
     except (RuntimeError, NotImplementedError):
         return None
     except CONFIG_ERRORS as error:
-        raise InvalidModel(f"model type {config.model_type!r} cannot be built from its config: {_one_line(error)}") from error
+        raise InvalidModel(f"model type {config.model_type!r} cannot be built from its config: {one_line(error, 300)}") from error
 
 
 @contextmanager
@@ -277,7 +278,7 @@ def load_through_transformers(config: PretrainedConfig, stored: StoredWeights, d
             output_loading_info=True,
         )
     except (RuntimeError, ValueError, OSError, LookupError, TypeError, AttributeError, ImportError) as error:
-        raise InvalidModel(f"{checkpoint.file}: cannot be loaded: {_one_line(error)}") from error
+        raise InvalidModel(f"{checkpoint.file}: cannot be loaded: {one_line(error, 300)}") from error
     for kind in ("missing_keys", "mismatched_keys", "error_msgs", "conversion_errors"):
         names = _report(report, kind)
         if names:
@@ -289,7 +290,3 @@ def _report(report: Any, kind: str) -> list[str]:
     """transformers 4 reports in a dict, 5 in an object or a dict."""
     found = report.get(kind) if isinstance(report, dict) else getattr(report, kind, None)
     return sorted(map(str, found or ()))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
