@@ -30,8 +30,6 @@ _PIECE = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
 _LONGEST = 100
 _PORTS = {"http": 80, "https": 443}
-
-
 _SLOW = f"it takes longer than {SECONDS:.0f} seconds"
 
 
@@ -59,7 +57,7 @@ class ImageFetcher:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="image-fetch")
 
     def fetches(self, url: str) -> bool:
-        """Whether a URL is one to fetch, allowed or not; none is without allowed hosts."""
+        """Whether a URL is an http or https URL, to be fetched or refused; false for all URLs if no hosts are allowed."""
         return bool(self._domains) and url[:8].lower().startswith(("http://", "https://"))
 
     async def fetch(self, url: str) -> bytes:
@@ -159,5 +157,5 @@ def _check_time(deadline: float) -> float:
 
 
 def _shown(url: str) -> str:
-    """The beginning of a URL, without secrets in its query."""
+    """The beginning of a URL for an error message, without its query, which may contain secrets."""
     return repr(url.partition("?")[0][:_LONGEST])

@@ -182,7 +182,7 @@ def test_prompts_that_see_their_own_future(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_processor(tmp_path: Path) -> None:
-    """It serves text, and says why it takes no images."""
+    """The session serves text, and its kernels say why it takes no images."""
     directory = save_model("llava", tmp_path / "llava")
     (directory / "processor_config.json").unlink()
     session = plugin.backend_open(OpenOptions(str(directory)), silent)

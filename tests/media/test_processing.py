@@ -86,7 +86,7 @@ def test_refusals(media: MediaProcessing, texts: tuple[str, ...], images: tuple[
 
 
 def test_hostile_images_fail_alone(media: MediaProcessing) -> None:
-    """Hostile images between sound ones: each fails, and no other prompt."""
+    """Each hostile image fails its own prompt, and no other."""
     asked = [media.tokenize(MultimodalPrompt(("<image>",), (data,), True)) for _, data in hostile()]
     good = media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True))
     concurrent.futures.wait([*asked, good])
@@ -96,7 +96,7 @@ def test_hostile_images_fail_alone(media: MediaProcessing) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_closing(directory: Path) -> None:
-    """At once, while prompts wait, and twice: what waits is refused, and so is what comes later."""
+    """Closing works at once, while prompts wait, and twice. Waiting and later prompts are refused."""
     MediaProcessing(directory).close()
     media = MediaProcessing(directory)
     waiting = [media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True)) for _ in range(3)]
@@ -144,6 +144,6 @@ def test_messages_survive_the_way() -> None:
     "data", [b"", b"\xff" * 8, b"\0" * 8, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]", b"\x01" + bytes(7) + b"{"]
 )
 def test_damaged_features(data: bytes) -> None:
-    """They are told as such."""
+    """They are reported as such."""
     with pytest.raises(ValueError, match="image's features"):
         ImageFeatures.from_bytes(data)

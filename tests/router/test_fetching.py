@@ -193,7 +193,7 @@ def test_public_addresses(address: str, expected: bool) -> None:
 
 
 def test_a_server_that_fetches(serve: Serve) -> None:
-    """With an allowed host, its images are fetched, unless its address is not public; other hosts and `data:` URLs are as before."""
+    """An allowed host with an address that is not public and other hosts are refused; `data:` URLs still work."""
     served, generator = seeing(serve, allowed_media_domains=("localhost",))
     for url, why in {
         "http://localhost/a.png": "not public",
@@ -208,7 +208,7 @@ def test_a_server_that_fetches(serve: Serve) -> None:
 
 @pytest.mark.parametrize("domain", ["http://a.example", "a.example/x", "*", "a b", "", "a.*.example", "a.example:80"])
 def test_domains_are_hosts(domain: str) -> None:
-    """What is none is refused at start."""
+    """Anything else is refused at start."""
     with pytest.raises(StartupError, match="--allowed-media-domains"):
         Settings(allowed_media_domains=(domain,))
     Settings(allowed_media_domains=("a.example", "*.b.example", "localhost"))

@@ -14,7 +14,6 @@ from tgi_core.client.grammars import HeldGrammars, Release
 from tgi_core.client.result_validator import invalid
 from tgi_core.client.steps_link import StepsLink, open_link
 from tgi_core.grammar import Cost, Grammar
-from tgi_core.media.errors import ImageRejected
 from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.wire.describing import decode_capacity, decode_health, decode_info, encode_plan
@@ -67,8 +66,6 @@ class GrpcShard:
         response = await self._call("TokenizeImages", encode_prompt(prompt))
         try:
             return decode_tokens(response)
-        except ImageRejected:
-            raise
         except ValueError as error:
             raise invalid(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class ImageRejected(ValueError):
+class ImageRejected(Exception):
     """An image, or a prompt with images, cannot be used; the message says why."""
 
 

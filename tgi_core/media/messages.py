@@ -1,4 +1,5 @@
-"""Messages between a shard and the worker process that runs its model's processor: a line of JSON, then the bytes that it counts."""
+"""Messages between a shard and the worker process that runs its model's processor: a line of JSON with the sizes of the binary parts, then
+these parts."""
 
 from __future__ import annotations
 

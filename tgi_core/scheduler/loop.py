@@ -142,7 +142,7 @@ class SchedulerLoop:
         raise MediaBusy
 
     async def _another_shard(self) -> bool:
-        """Wait until the shard that a call has found lost is replaced. Return false if none will be."""
+        """Wait for a replacement after a call to the shard has failed with its loss. Return false if there will be none."""
         if self._serving.is_set():
             await asyncio.sleep(_NOTICING_S)
         waits = {asyncio.ensure_future(event.wait()) for event in (self._serving, self.ended)}

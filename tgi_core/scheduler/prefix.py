@@ -60,7 +60,7 @@ class PrefixIndex:
 
     def extend(self, keys: list[bytes], root: bytes, tokens: Sequence[int], count: int, images: Sequence[ImageSpan] = ()) -> None:
         """Append to `keys` until there is one for each of the first `count` full blocks of `tokens`. Placeholders of different images are
-        the same tokens, so a block's key depends on the images that it has a part of, too."""
+        the same tokens, so a block's key also depends on the images that it contains a part of."""
         size = self.block_size
         for place in range(len(keys), count):
             start, end = place * size, (place + 1) * size

@@ -19,6 +19,7 @@ from tgi_core.engine.media.tower import UnsupportedVision, VisionTower
 from tgi_core.engine.models.loading import sees_images
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.errors import one_line
+from tgi_core.media.errors import ImageRejected
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -57,7 +58,7 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
     try:
         processor = MediaProcessor(directory)
         features = processor.features(trial_image())
-    except (NoProcessor, ValueError) as error:
+    except (NoProcessor, ImageRejected) as error:
         raise UnsupportedVision(str(error)) from error
     ids = (*_AROUND, *[processor.placeholder_id] * features.tokens, *_AROUND)
     tower = VisionTower(model, processor.placeholder_id)
