@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgi_core.replicas.holders import Holders, SharedPrefixIndex
+from tgi_core.replicas.load_order import LoadOrder
 from tgi_core.replicas.placement import Choice, Placement
 
 BLOCK = 16
@@ -128,7 +129,7 @@ def test_work_is_shared_whatever_replicas_hold(held: list[tuple[int, int]], prom
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12), st.booleans()), max_size=40))
 def test_the_holders_are_those_whose_indexes_have_the_block(changes: list[tuple[int, int, bool]]) -> None:
-    """Whatever enters and is evicted: the bits of each key are the indexes that have it, and `depth` is what a search would find."""
+    """Whatever enters and is evicted: the bits of each key are the indexes that have it, and `longest` is what a search would find."""
     holders = Holders()
     indexes = [SharedPrefixIndex(BLOCK, holders, number) for number in range(4)]
     text = keys(12)
@@ -144,5 +145,33 @@ def test_the_holders_are_those_whose_indexes_have_the_block(changes: list[tuple[
         assert holders.of(key) == sum(1 << number for number, index in enumerate(indexes) if key in index.entries)
     for number, index in enumerate(indexes):
         found = index.find(text)
-        assert holders.depth(text, 1 << number) == len(found)
+        assert holders.longest(text, 1 << number)[0] == len(found)
     assert len(holders) <= len(text)
+
+
+@given(st.lists(st.tuples(st.integers(0, 49), st.floats(0, 1e6)), max_size=150), st.lists(st.integers(0, 49), max_size=20))
+def test_the_order_is_that_of_a_sort(changes: list[tuple[int, float]], removed: list[int]) -> None:
+    """Whatever joins, moves and leaves: the replicas by work, equally busy ones by number, and the bits of the first 32."""
+    order, work = LoadOrder(), {}
+    for replica, tokens in changes:
+        order.put(replica, tokens)
+        work[replica] = int(tokens * 16)
+    for replica in {*removed} & {*work}:
+        order.remove(replica)
+        del work[replica]
+    expected = sorted(work, key=lambda each: (work[each], each))
+    assert list(order) == expected and len(order) == len(expected)
+    assert order.least_busy == sum(1 << each for each in expected[:32])
+    if expected:
+        assert (order.first, order.last) == (expected[0], expected[-1])
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_the_longest_prefix_is_found(held: int, count: int) -> None:
+    """For any two lengths of a prompt and of what is held of it."""
+    holders, text = Holders(), keys(60)
+    for key in text[:held]:
+        holders.add(key, 0b100)
+    depth = min(held, count)
+    assert holders.longest(text[:count], 0b111) == (depth, 0b100 if depth else 0)
+    assert holders.longest(text[:count], 0b011) == (0, 0)

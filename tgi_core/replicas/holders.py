@@ -27,7 +27,10 @@ class Holders:
 
     def add(self, key: bytes, bit: int) -> None:
         """Record that a replica holds a block."""
-        self._bits[key] = self._bits.get(key, 0) | bit
+        others = self._bits.get(key)
+        self._bits[key] = (
+            bit if others is None else others | bit
+        )  # most blocks have one holder: they share that replica's integer
 
     def remove(self, key: bytes, bit: int) -> None:
         """Record that a replica no longer holds a block."""
@@ -37,19 +40,21 @@ class Holders:
         else:
             self._bits.pop(key, None)
 
-    def depth(self, keys: list[bytes], among: int) -> int:
-        """Return the number of first blocks of `keys` that some of the replicas `among` hold.
+    def longest(self, keys: list[bytes], among: int) -> tuple[int, int]:
+        """Return the number of first blocks of `keys` that some of the replicas `among` hold, and which of them do, as a bit set.
 
-        Evicting drops the end of a prefix before its start, so who holds a block holds those before it: a binary search suffices.
+        Evicting drops the end of a prefix before its start, so who holds a block holds those before it, and a binary search suffices. It
+        begins near the end: most prompts are an earlier conversation and a little more.
         """
-        low, high, bits = 0, len(keys), self._bits
+        low, high, gap, holding, bits = 0, len(keys), 1, 0, self._bits
         while low < high:
-            middle = (low + high + 1) // 2
-            if bits.get(keys[middle - 1], 0) & among:
-                low = middle
+            middle = max(low + 1, high - gap) if gap else (low + high + 1) // 2
+            found = bits.get(keys[middle - 1], 0) & among
+            if found:
+                low, gap, holding = middle, 0, found
             else:
-                high = middle - 1
-        return low
+                high, gap = middle - 1, gap * 4
+        return low, holding
 
 
 class SharedPrefixIndex(PrefixIndex):

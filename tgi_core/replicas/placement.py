@@ -6,19 +6,21 @@ replica whose steps take longer than the others' counts each token for more. The
 between replicas that are about equally busy, and a busy replica loses a request as soon as computing its prompt again is cheaper than
 waiting.
 
-Only a few replicas are weighed for each request: the least busy of those that hold each of several lengths of its prefix, and the least
-busy of all. The cost of a decision depends neither on the number of replicas nor on the length of the prompt.
+Only a few replicas are weighed for each request: the least busy of those that hold the longest prefix, then of those that hold a quarter
+of it, and so on, and the least busy of all, unless none of them can win. The cost of a decision depends neither on the number of replicas
+nor on the length of the prompt.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from tgi_core.replicas.holders import Holders
+from tgi_core.replicas.load_order import LoadOrder
 
 _USUAL_ANSWER = 128.0
 """Assumed number of tokens of an answer, before the first one is complete."""
@@ -28,12 +30,10 @@ _ANSWER_TOKEN = 0.5
 """Work of a token of an answer, in tokens of a prompt: it shares a step that other rows need anyway."""
 _FEW = 4
 """Maximum number of holders of a prefix that are all weighed; of more, the least busy two."""
-_SHORT = 8
-"""Number of blocks below which shorter prefixes are not told apart."""
-_SCANNED = 32
-"""Number of the least busy replicas among which these are looked for."""
 _LEAST_BUSY = 2
 """Number of the least busy of all replicas that are weighed, whatever they hold."""
+_SPREAD = 4
+"""Ratio of the lengths of two prefixes whose holders are looked up one after the other."""
 _MOST_SLOWNESS = 16.0
 _NEVER = math.inf
 
@@ -63,12 +63,7 @@ class _Load:
     waiting: float = 0.0
     answers: float = 0.0
     slowness: float = 1.0
-    place: float = _NEVER
-    """Its place in the order of replicas; infinite while it is down."""
-
-    @property
-    def work(self) -> float:
-        return self.slowness * (self.waiting + _ANSWER_TOKEN * self.answers)
+    work: float = 0.0
 
 
 class Placement:
@@ -80,8 +75,9 @@ class Placement:
         """Moving average of the length of answers."""
         self._block_size = block_size
         self._loads: list[_Load] = []
-        self._order: list[tuple[float, int]] = []
-        """Replicas that are up by their work, the least busy first."""
+        self._order = LoadOrder()
+        """Replicas that are up."""
+        self._least_slowness = 1.0
         self._up = 0
         """Replicas that are up, as bits."""
 
@@ -101,25 +97,27 @@ class Placement:
         if up == bool(self._up >> replica & 1):
             return
         self._up ^= 1 << replica
-        load = self._loads[replica]
         if up:
-            load.place = load.work
-            insort(self._order, (load.place, replica))
+            self._order.put(replica, self._loads[replica].work)
         else:
-            self._leave_order(replica)
-            load.place = _NEVER
+            self._order.remove(replica)
 
     def choose(self, tokens: int, keys: list[bytes], answer: int, barred: int = 0) -> Choice | None:
         """Choose a replica for a request with `tokens` tokens so far, whose full blocks have `keys`, and at most `answer` tokens to
         come. None if all replicas are down or among the bits of `barred`."""
+        if not self._order:
+            return None
         chosen, found, least = -1, 0, _NEVER
-        expected = min(float(answer), self.answer)
-        for replica, hit in self._candidates(keys, self._up & ~barred if barred else self._up):
-            load = self._loads[replica]
-            if load.place + load.slowness * (tokens - hit) < least:
-                cost = self._cost(load, tokens - hit, expected)
-                if cost < least:
-                    chosen, found, least = replica, hit, cost
+        expected, lowest = min(float(answer), self.answer), self._loads[self._order.first].work
+        for replicas, hit, shorter in self._candidates(keys, self._up & ~barred if barred else self._up):
+            for replica in replicas:
+                load = self._loads[replica]
+                if load.work + load.slowness * (tokens - hit) < least:
+                    cost = self._cost(load, tokens - hit, expected)
+                    if cost < least:
+                        chosen, found, least = replica, hit, cost
+            if least <= lowest + self._least_slowness * (tokens - shorter):
+                break
         return None if chosen < 0 else Choice(chosen, found)
 
     def place(self, choice: Choice, tokens: int, answer: int) -> Charge:
@@ -149,13 +147,13 @@ class Placement:
 
     def busiest(self) -> int | None:
         """Return the replica with the most work of those that are up; None if it has no waiting prompts."""
-        if not self._order or self._loads[self._order[-1][1]].waiting <= 0:
+        if not self._order or self._loads[self._order.last].waiting <= 0:
             return None
-        return self._order[-1][1]
+        return self._order.last
 
     def worth_moving(self, charge: Charge, to: int, tokens: int, keys: list[bytes]) -> Choice | None:
         """Return the choice of the replica `to` for a waiting request of `tokens` tokens, if it is expected to finish earlier there."""
-        choice = Choice(to, self.holders.depth(keys, 1 << to) * self._block_size)
+        choice = Choice(to, self.holders.longest(keys, 1 << to)[0] * self._block_size)
         cost = self._cost(self._loads[to], tokens - choice.hit, charge.answer)
         return choice if cost < self._loads[charge.replica].work else None
 
@@ -173,6 +171,7 @@ class Placement:
             steps = round(2 * math.log2(min(_MOST_SLOWNESS, max(1 / _MOST_SLOWNESS, ratio))))
             self._loads[replica].slowness = 2.0 ** (steps / 2)
             self._sort(replica)
+        self._least_slowness = min((load.slowness for load in self._loads), default=1.0)
 
     def work(self, replica: int) -> float:
         """Return a replica's work, in tokens."""
@@ -183,37 +182,28 @@ class Placement:
         short = (tokens + answer) / self._block_size - load.blocks_free()
         return load.slowness * (tokens + _ANSWER_TOKEN * load.answers + max(0.0, short) * self._block_size)
 
-    def _candidates(self, keys: list[bytes], among: int) -> Iterator[tuple[int, int]]:
-        """Yield replicas with the tokens of the prefix that they hold."""
-        seen, depth = 0, self.holders.depth(keys, among) if keys else 0
-        blocks = depth
+    def _candidates(self, keys: list[bytes], among: int) -> Iterator[tuple[Iterable[int], int, int]]:
+        """Yield replicas with the tokens of the prefix that they hold, most tokens first, and what the next ones hold."""
+        seen, size = 0, self._block_size
+        blocks, holding = self.holders.longest(keys, among)
         while blocks:
-            holding = self.holders.of(keys[blocks - 1]) & among
-            if holding != seen:  # those that hold more hold this as well
-                for replica in self._least_busy_of(holding & ~seen):
-                    yield replica, blocks * self._block_size
-                seen |= holding
-            blocks = 1 if 1 < blocks < _SHORT else blocks // 2
-        left = _LEAST_BUSY
-        for _, replica in self._order:
-            if among >> replica & 1:
-                if not seen >> replica & 1:
-                    yield replica, 0
-                left -= 1
-                if not left:
-                    return
+            shorter = blocks // _SPREAD or blocks // 2
+            yield self._least_busy_of(holding & ~seen), blocks * size, shorter * size
+            seen, blocks = holding, shorter  # those that hold more hold this as well
+            if blocks:
+                holding = self.holders.of(keys[blocks - 1]) & among
+        least_busy = islice((each for each in self._order if among >> each & 1), _LEAST_BUSY)
+        yield (each for each in least_busy if not seen >> each & 1), 0, 0
 
-    def _least_busy_of(self, replicas: int) -> list[int]:
-        """Return all of a few replicas, or the two least busy of many."""
+    def _least_busy_of(self, replicas: int) -> Iterable[int]:
+        """Return all of a few replicas; of many, the least busy, or some that are not among the least busy of all."""
+        if not replicas & (replicas - 1):
+            return (replicas.bit_length() - 1,) if replicas else ()
+        if replicas.bit_count() > _FEW and (least_busy := replicas & self._order.least_busy):
+            if least_busy.bit_count() > _FEW:
+                return islice((each for each in self._order if replicas >> each & 1), _LEAST_BUSY)
+            replicas = least_busy
         found: list[int] = []
-        if replicas.bit_count() > _FEW:
-            for _, replica in self._order[:_SCANNED]:
-                if replicas >> replica & 1:
-                    found.append(replica)
-                    if len(found) == _LEAST_BUSY:
-                        break
-            if found:
-                return found
         while replicas and len(found) < _FEW:
             low = replicas & -replicas
             found.append(low.bit_length() - 1)
@@ -221,12 +211,8 @@ class Placement:
         return found
 
     def _sort(self, replica: int) -> None:
-        """Move a replica to its place in the order."""
+        """Compute a replica's work, and move it to its place in the order."""
         load = self._loads[replica]
-        if load.place != _NEVER:
-            self._leave_order(replica)
-            load.place = load.work
-            insort(self._order, (load.place, replica))
-
-    def _leave_order(self, replica: int) -> None:
-        del self._order[bisect_left(self._order, (self._loads[replica].place, replica))]
+        load.work = load.slowness * (load.waiting + _ANSWER_TOKEN * load.answers)
+        if self._up >> replica & 1:
+            self._order.put(replica, load.work)
