@@ -2,7 +2,8 @@
 
 Random checkpoints of ten shapes in three dtypes are planned, then loaded in a process of their own and filled: the whole KV cache is
 written, in steps of the greatest size that score their prompts, with tokens from all over the vocabulary; then all rows are sampled with
-penalties and filters that sort it. Memory is the process's peak then, above what it has after it has run a tiny model.
+penalties and filters that sort it. Memory is the process's peak then, above what it has after it has run a tiny model of the same type,
+which loads the same libraries.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from bench.report.tables import table
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
-from tgi_core.model_files import DEMO
 
 ROWS, CONTEXT, STEP = 16, 1024, 512
 PLAN = WarmupPlan(max_rows=ROWS, max_row_tokens=CONTEXT, max_step_tokens=STEP, num_blocks=ROWS * CONTEXT // 16, block_size=16)
@@ -60,17 +60,24 @@ DTYPES: dict[str, Mapping[str, str]] = {
 }
 
 
+TINY = "tiny"
+"""Folder, in that of a model, of a tiny one of its type."""
+
+
 def make(name: str, folder: Path) -> Path:
-    """A random checkpoint in bfloat16."""
+    """A random checkpoint in bfloat16, and a tiny one of the same type in it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        **SHAPES[name], max_position_embeddings=4096, tie_word_embeddings=name in TIED, eos_token_id=None, bos_token_id=None,
-        pad_token_id=None,
-    )  # fmt: skip
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    heads = SHAPES[name]["num_attention_heads"]
+    tiny = {"hidden_size": 16 * heads, "head_dim": 16, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 256}
+    for shape, to in (({}, folder), (tiny, folder / TINY)):
+        config = AutoConfig.for_model(
+            **SHAPES[name] | shape, max_position_embeddings=4096, tie_word_embeddings=name in TIED, eos_token_id=None,
+            bos_token_id=None, pad_token_id=None,
+        )  # fmt: skip
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(to)
     return folder
 
 
@@ -82,7 +89,7 @@ def planned(model: Path, options: Mapping[str, str]) -> Capacity:
 
 def loaded(model: Path, options: Mapping[str, str]) -> tuple[Capacity, int]:
     """What a load promises, and the most memory that it takes until its cache is full, in bytes."""
-    _used_by(DEMO, {"dtype": "float32"}, WarmupPlan(max_rows=1, max_row_tokens=16))
+    _used_by(model / TINY, {"dtype": "float32"}, WarmupPlan(max_rows=1, max_row_tokens=16))
     before = _trimmed("VmRSS:")
     capacity, after = _used_by(model, options, PLAN)
     return capacity, after - before

@@ -26,6 +26,7 @@ from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward
 from tgi_core.engine.models.build import ModelSource, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
+from tgi_core.engine.models.loading import tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
@@ -105,7 +106,7 @@ def _ragged(
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
-    linears = Linears(kit.linears(), kit.device)
+    linears, tied = Linears(kit.linears(), kit.device), _tied(model)
     replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
     try:
@@ -122,8 +123,25 @@ def _ragged(
             check_runner(runner, expected, RAGGED_CHUNKS)
         return runner
     runner.kernels = (*runner.kernels, *linears.kernels())
-    runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes)
+    runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes + _kept_bytes(model, tied))
     return runner
+
+
+def _tied(model: PreTrainedModel) -> list[set[str]]:
+    """Names of parameters that are one; a head that was rounded at load is no longer its embedding."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return [group for group in tied_groups(model) if len({id(parameters.get(name)) for name in group}) == 1]
+
+
+def _kept_bytes(model: PreTrainedModel, tied: list[set[str]]) -> int:
+    """Bytes of tied weights, such as embeddings, that stay beside what a kernel has packed for the output head."""
+    kept = 0
+    for group in tied:
+        modules = [model.get_submodule(name.rpartition(".")[0]) for name in sorted(group)]
+        packed = [module for module in modules if isinstance(module, KernelLinear) and not module.keeps_weight]
+        if packed and len(packed) < len(modules):
+            kept += packed[0].weight.numel() * packed[0].weight.itemsize
+    return kept
 
 
 def _with_attention(

@@ -43,6 +43,8 @@ class KernelLinear(nn.Module):
         """`linear` was loaded from `weight` and `bias`. A model that reads the weight gets the dense matrix if the kernel keeps it."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
+        self.keeps_weight = linear.dense is not None
+        """Whether the kernel computes with the dense matrix, and so needs no copy."""
         self.weight = _absent(weight) if linear.dense is None else nn.Parameter(linear.dense, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self._linear = linear

@@ -58,14 +58,7 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
     total = stored.checkpoint.num_bytes
     progress(STEP_NAME, 0, total, "B")
     model = build_empty(config, dtype, stored.most_elements)
-    places = None if model is None or _is_converted(model) else _match_names(model, stored)
-    if (
-        model is not None
-        and places is None
-        and stored.format is not None
-        and not (keeps_float32(model) and dtype is not torch.float32)
-    ):
-        places = find_sources(model, stored)
+    places = None if model is None else _sources(model, stored, dtype)
     if model is None or places is None:
         del model
         model = load_through_transformers(config, stored, dtype)
@@ -139,6 +132,20 @@ def parameters_on_meta(most: int) -> Iterator[None]:
         nn.Module.register_parameter = original  # type: ignore[method-assign]
 
 
+def _sources(model: PreTrainedModel, stored: StoredWeights, dtype: torch.dtype) -> dict[str, Source] | None:
+    """The weights that `_fill` can load; None if transformers must."""
+    places = None if _is_converted(model) else _match_names(model, stored)
+    if places is None and not (keeps_float32(model) and dtype is not torch.float32):
+        found = find_sources(model, stored)
+        if found is not None and (stored.format is not None or (_covers(model, found) and not _stacks_experts(found))):
+            return found
+    return places
+
+
+def _stacks_experts(places: dict[str, Source]) -> bool:
+    return any(place.stacked for place in places.values())
+
+
 def _is_converted(model: PreTrainedModel) -> bool:
     """Whether transformers converts this model's tensors when it loads them, or keeps some of them in another dtype."""
     if keeps_float32(model) or getattr(model, "_checkpoint_conversion_mapping", None):
@@ -165,9 +172,13 @@ def _match_names(model: PreTrainedModel, stored: StoredWeights) -> dict[str, Sou
             continue
         places[name] = Source(((found,),))
         check_shape(places[name], name, value.shape)
-    tied = tied_groups(model)
-    covered = set(places) | {name for group in tied if group & places.keys() for name in group}
-    return places if wanted.keys() <= covered else None
+    return places if _covers(model, places) else None
+
+
+def _covers(model: PreTrainedModel, places: dict[str, Source]) -> bool:
+    """Whether all parameters and persistent buffers are there; of tied parameters, one suffices."""
+    covered = set(places) | {name for group in tied_groups(model) if group & places.keys() for name in group}
+    return model.state_dict().keys() <= covered
 
 
 def tied_groups(model: PreTrainedModel) -> list[set[str]]:

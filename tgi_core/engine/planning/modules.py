@@ -123,10 +123,10 @@ def _ragged(
             packed += samples.plain_bytes((rows, columns), rounding)
         dense += rows * columns * shape.dtype.itemsize
         kept += rows * columns * shape.dtype.itemsize if weight in tied else 0
-    shape = replace(shape, weight_bytes=shape.weight_bytes + packed - dense)
     beside = kept if kit.device.type == "cpu" else 0  # a tied head that is packed leaves the embedding as it is
+    shape = replace(shape, weight_bytes=shape.weight_bytes + packed - dense + beside)
     attention = Kernel("attention", provider.name, "; ".join(rejected))
-    planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes + beside)
+    planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes)
     if states is None:
         return PlannedRunner(
             seen.shapes, shape, planned, provider.block_sizes, (attention, *linears.kernels(), _UNCHECKED)
