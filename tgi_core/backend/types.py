@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 7)
+API_VERSION = (1, 8)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -84,6 +84,10 @@ class Determinism(Enum):
 
 class CacheKind(Enum):
     """Kinds of cache that a model's layers use.
+
+    WINDOW (since 1.8) belongs to layers in which a position sees the last `window` positions, itself included. In such a group the core
+    may take a block back once the row's steps from the next one on see none of its positions (`CacheGroup.unseen`), and grant it to any row in
+    that same step. The row's table keeps its place; a new request has the null block there.
 
     CROSS belongs to encoder-decoders. A prompt is the encoder's input, so the group's `block_size` is the longest prompt, and a row has one
     block for its whole life: for what its decoder keeps, too, which makes at most `max_row_tokens - block_size` tokens.
@@ -233,6 +237,12 @@ class CacheGroup:
     num_blocks: int
     window: int | None = None
 
+    def unseen(self, position: int) -> int:
+        """Number of a row's first blocks of which a query at `position`, or at a later one, sees nothing."""
+        if self.kind is not CacheKind.WINDOW or self.window is None:
+            return 0
+        return max(0, position - self.window + 1) // self.block_size
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -309,8 +319,9 @@ class Request:
     """One request, sent once; ids are never reused.
 
     `tokens` are the prompt and, for a continued request, the tokens generated so far; the first `prompt_len` are the client's
-    prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the
-    request runs the next `take` tokens; the row samples a token if `cached + take == len(tokens)`.
+    prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group; since 1.8 the null block in the
+    places of a WINDOW group that a query at position `cached` does not see). The step that starts the request runs the next `take` tokens; the
+    row samples a token if `cached + take == len(tokens)`.
 
     `media` has an item per image, in the order of the prompt: a safetensors file with what the model's processor makes of the image, by the
     names of the arguments of the model's `forward`. Its metadata `tokens` is the number of the image's placeholder tokens in the prompt.

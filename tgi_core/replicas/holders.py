@@ -40,7 +40,9 @@ class Holders:
     def depth(self, keys: list[bytes], among: int) -> int:
         """Return the number of first blocks of `keys` that some of the replicas `among` hold.
 
-        Evicting drops the end of a prefix before its start, so who holds a block holds those before it: a binary search suffices.
+        Evicting drops the end of a prefix before its start, so who holds a block holds those before it: a binary search suffices. (Not if
+        all layers of a model have windows: then a replica may lack the start, and the search may find too little.) Replicas report one
+        cache group, the one that keeps whole prefixes; others may make a hit shorter.
         """
         low, high, bits = 0, len(keys), self._bits
         while low < high:
@@ -59,14 +61,14 @@ class SharedPrefixIndex(PrefixIndex):
         super().__init__(block_size, holders.secret)
         self._holders, self._bit = holders, 1 << replica
 
-    def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
-        """Add an entry with a row's blocks; see `PrefixIndex.add`."""
-        entry = super().add(key, blocks)
+    def add(self, key: bytes, block: int) -> Entry | None:
+        """Add an entry with a row's block; see `PrefixIndex.add`."""
+        entry = super().add(key, block)
         if entry is not None:
             self._holders.add(key, self._bit)
         return entry
 
-    def evict(self) -> tuple[int, ...]:
+    def evict(self) -> int:
         """Evict the least recently used idle entry; see `PrefixIndex.evict`."""
         if self.unheld:
             self._holders.remove(next(iter(self.unheld)), self._bit)
