@@ -35,9 +35,16 @@ def window_pool(one: Device) -> tuple[int, int]:
     return pool.num_blocks - pool.free - index.idle, pool.num_blocks
 
 
-long_prompts = st.builds(lambda token, length: tuple((token * n) % 7 for n in range(length)), st.integers(1, 5), st.integers(1, 90))
+long_prompts = st.builds(
+    lambda token, length: tuple((token * n) % 7 for n in range(length)), st.integers(1, 5), st.integers(1, 90)
+)
 requests = st.builds(
-    request, long_prompts, st.integers(1, 40), st.none() | st.integers(0, 9), salt=st.sampled_from(["", "a"]), priority=st.integers(0, 2)
+    request,
+    long_prompts,
+    st.integers(1, 40),
+    st.none() | st.integers(0, 9),
+    salt=st.sampled_from(["", "a"]),
+    priority=st.integers(0, 2),
 )
 arrivals = st.lists(st.tuples(st.integers(0, 6), requests, st.none() | st.integers(0, 12)), min_size=2, max_size=8)
 

@@ -154,7 +154,12 @@ class RowMemory:
 
     def _release_from(self, sequence: Sequence, group: int, places: range) -> None:
         """Release a row's blocks at some places of a table, in this order."""
-        table, entries, pool, index = sequence.tables[group], sequence.entries[group], self.pools.pools[group], self.indexes[group]
+        table, entries, pool, index = (
+            sequence.tables[group],
+            sequence.entries[group],
+            self.pools.pools[group],
+            self.indexes[group],
+        )
         for place in places:
             block, table[place] = table[place], NULL_BLOCK
             entry = entries[place] if place < len(entries) else None
