@@ -28,9 +28,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"num_hidden_layers": 4, "layer_types": MIXED},
     "gemma3_text": {"num_hidden_layers": 4, "layer_types": MIXED},
     "gpt_oss": {"num_hidden_layers": 4, "layer_types": MIXED},
+    "qwen3": {"num_hidden_layers": 4, "layer_types": MIXED, "use_sliding_window": True},
     "mistral": {"num_hidden_layers": 2},
 }
-"""The first have layers of both kinds, the third with sinks; all layers of the last have the window."""
+"""The first have layers of both kinds, the third with sinks; all layers of the last have the window. The CPU backend runs the last two in one
+native call per step."""
 OPENERS = {"torch": partial(open_on, None), "native": partial(open_cpu, dtype="float32")}
 """Through transformers' modules with torch's attention, and as the CPU backend runs it."""
 
