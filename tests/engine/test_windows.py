@@ -31,8 +31,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"num_hidden_layers": 4, "layer_types": MIXED, "use_sliding_window": True},
     "mistral": {"num_hidden_layers": 2},
 }
-"""The first have layers of both kinds, the third with sinks; all layers of the last have the window. The CPU backend runs the last two in one
-native call per step."""
+"""The first have layers of both kinds, the third with sinks; all layers of the last have the window. The CPU backend runs the last two
+in one native call per step."""
 OPENERS = {"torch": partial(open_on, None), "native": partial(open_cpu, dtype="float32")}
 """Through transformers' modules with torch's attention, and as the CPU backend runs it."""
 
@@ -72,8 +72,8 @@ def generated(folder: Path, prompts: dict[int, tuple[int, ...]]) -> dict[int, li
 
 @pytest.mark.parametrize("how", OPENERS)
 def test_rows_together_equal_rows_alone(model: tuple[str, Path], how: str, demo_tokenizer: Tokenizer) -> None:
-    """32 rows of many windows, greedy and seeded, in chunks and together: each makes the tokens that it makes alone, the greedy ones those of
-    `generate`, while the window group has a third of the blocks that all positions take."""
+    """32 rows of many windows, greedy and seeded, in chunks and together: each makes the tokens that it makes alone, the greedy ones
+    those of `generate`, while the window group has a third of the blocks that all positions take."""
     family, folder = model
     one = served(how, folder, demo_tokenizer, PLAN)
     *others, windows = one.scheduler._capacity.groups
@@ -104,7 +104,8 @@ def script() -> Script:
 
 @pytest.mark.parametrize("how", OPENERS)
 def test_preempted_and_continued_rows_keep_their_tokens(model: tuple[str, Path], how: str, demo_tokenizer: Tokenizer) -> None:
-    """In a cache that does not hold all rows, with prefixes that are shared and evicted: everyone who stays gets what they would get alone."""
+    """In a cache that does not hold all rows, with prefixes that are shared and evicted: everyone who stays gets what they would get
+    alone."""
     tight = WarmupPlan(max_rows=6, max_row_tokens=256, max_step_tokens=32, num_blocks=26, window_blocks=12)
     one = served(how, model[1], demo_tokenizer, tight)
     asked, left = play(one, script())

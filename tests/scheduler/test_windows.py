@@ -67,8 +67,8 @@ def test_windows_change_no_token(
     only: bool,
     asynchronous: bool,
 ) -> None:
-    """In as few blocks as one row needs, or a few more: whatever is preempted, reused, lost or left, everyone gets what they would get alone,
-    and every block comes back."""
+    """In as few blocks as one row needs, or a few more: whatever is preempted, reused, lost or left, everyone gets what they would get
+    alone, and every block comes back."""
     faults = {} if failing is None else {failing: OutOfMemory("full")}
     options: dict[str, Any] = {"window": window, "only": only, "asynchronous": asynchronous}
     blocks = -(-(window + PLAN.max_step_tokens - 2) // 4) + 1 + spare if PLAN.max_step_tokens else None

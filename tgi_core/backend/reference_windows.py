@@ -15,7 +15,8 @@ class WindowedReferenceSession(ReferenceSession):
     """The toy model, which also keeps each position's state in a window group, and reads the one before it and the oldest that the window
     shows there. What it finds should be what it wrote, so it makes the toy model's tokens; if it is not, all later tokens are others.
 
-    The group is the last one, of `window_blocks` blocks or as many as the other; with `only`, it is the only one, and there are no proposals.
+    The group is the last one, of `window_blocks` blocks or as many as the other; with `only`, it is the only one, and there are no
+    proposals.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """How many blocks each cache group gets.
 
-Rows need as many blocks of a window group as of the other one while they are shorter than the window, and then no more. Where not all rows fit
-at their full length, how long they will be is unknown, so neither group gets less than half of the memory that it could use: at worst, rows
-find half of what they would find if blocks could move between the groups.
+Rows need as many blocks of a window group as of the other one while they are shorter than the window, and then no more. Where not all
+rows fit at their full length, how long they will be is unknown: the window group then gets what all rows can use, up to half of the memory.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def window_layers(layers: Sequence[LayerShape], block_size: int, dtype: torch.dt
 
 
 class CacheSizes:
-    """The cache groups of a model for `rows` rows of up to `row_tokens` tokens, and steps of up to `step_tokens`; `block_bytes` are those of
-    all layers, `windows` those that may be in a group of their own."""
+    """The cache groups of a model for `rows` rows of up to `row_tokens` tokens, and steps of up to `step_tokens`; `block_bytes` are those
+    of all layers, `windows` those that may be in a group of their own."""
 
     def __init__(
         self,

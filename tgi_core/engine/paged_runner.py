@@ -14,10 +14,10 @@ from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import ArrayAttention, AttentionProvider, KVCacheAllocator
+from tgi_core.engine.cache_sizes import window_layers
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import Selection, selected_tokens
-from tgi_core.engine.cache_sizes import window_layers
 from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
