@@ -13,8 +13,8 @@ from tgi_core.engine.runner import ScoredPrompts
 
 @dataclass(frozen=True, slots=True)
 class FlatStep:
-    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `tables` [rows, blocks] each row's blocks, for
-    each cache group; `wanted` are the tokens that need logits.
+    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `tables` [rows, blocks] each row's blocks, by
+    cache group; `wanted` are the tokens that need logits.
 
     Among those, `last` has by request the place of a row's newest token, which its drafts follow, and `scored` the places that score
     prompts. By request, `first` is a row's first token.
