@@ -218,7 +218,7 @@ class Capabilities:
 class WarmupPlan:
     """Limits requested by the core; None leaves a limit to the backend. `features` are the features to reserve memory for, `draft` the
     most drafts that a row will get in a step. `window_blocks` (since 1.8) is `num_blocks` for WINDOW groups beside other ones: None leaves
-    it to the backend even if `num_blocks` is given."""
+    it to the backend even if `num_blocks` is given, 0 asks for no WINDOW group, since no block will be taken back."""
 
     max_rows: int | None = None
     max_row_tokens: int | None = None

@@ -49,7 +49,7 @@ def pause(restart: int) -> float:
 def as_promised(capacity: Capacity, plan: Plan) -> Plan:
     """Return a plan that requests the capacity of an earlier shard."""
     first = capacity.groups[0]
-    windows = [group.num_blocks for group in capacity.groups[1:] if group.kind is CacheKind.WINDOW]
+    windows = [group.num_blocks for group in capacity.groups if group.kind is CacheKind.WINDOW]
 
     def asked(capabilities: Capabilities) -> WarmupPlan:
         return replace(
@@ -59,7 +59,7 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
             max_step_tokens=capacity.max_step_tokens,
             num_blocks=first.num_blocks,
             block_size=first.block_size,
-            window_blocks=min(windows, default=None),
+            window_blocks=min(windows, default=0),
         )
 
     return asked

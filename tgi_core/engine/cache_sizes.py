@@ -47,6 +47,7 @@ class CacheSizes:
         windows: WindowLayers | None,
     ) -> None:
         self._plan, self._block_size, self._block_bytes = plan, block_size, block_bytes
+        windows = None if plan.window_blocks == 0 else windows
         row_blocks = -(-row_tokens // block_size)
         self.useful = rows * row_blocks
         """Blocks that all rows could use."""

@@ -64,6 +64,13 @@ class RowMemory:
         """Number of blocks that can be allocated, including those of idle prefixes."""
         return self.pools.free_with(self._idle)
 
+    @property
+    def window_usage(self) -> float:
+        """Used fraction of the fullest group with a window; 0 without one."""
+        idle, pools = self._idle, self.pools.pools
+        used = (1 - (pools[place].free + idle[place]) / pools[place].num_blocks for place in self._windowed)
+        return max(used, default=0.0)
+
     def fits(self, sequence: Sequence, positions: int) -> bool:
         """Return whether a row can get blocks for `positions` positions."""
         return self.pools.fits(self.pools.missing(sequence.tables, positions), idle=self._idle)

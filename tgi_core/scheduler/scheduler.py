@@ -92,7 +92,7 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """Current load of the scheduler."""
         counts = self.memory.free, self.memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
-        return Snapshot(len(self.queue), len(self.shard.rows), *counts)
+        return Snapshot(len(self.queue), len(self.shard.rows), *counts, window_usage=self.memory.window_usage)
 
     @property
     def prefix_caching(self) -> bool:
