@@ -23,6 +23,7 @@ from tgi_core.backend import (
     EMPTY,
     SAMPLING,
     BackendBug,
+    CacheKind,
     Capabilities,
     OpenOptions,
     OutputOptions,
@@ -35,6 +36,7 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.reference_windows import WindowedReferenceSession
 from tgi_core.backend.registry import PluginStatus, load
 from tgi_core.backend.session import Session
 
@@ -163,6 +165,13 @@ def test_whoever_claims_all_fields_is_believed_for_those_of_its_day() -> None:
     with pytest.raises(Unsupported):
         session.prefill((request(Sampling(True, min_p=0.5)),), EMPTY, ())
     assert opened(API_VERSION, Greedy()).capabilities().sampling == frozenset(SamplingField)
+
+
+@pytest.mark.parametrize(("built", "kind"), [((1, 7), CacheKind.FULL), ((1, 8), CacheKind.WINDOW)])
+def test_window_groups_of_older_plugins_keep_all_blocks(built: tuple[int, int], kind: CacheKind) -> None:
+    """A plugin that was built before blocks were taken back expects them to stay: to the core, its group is one of all positions."""
+    session = Session(WindowedReferenceSession(), "old", built=built)
+    assert [group.kind for group in session.warmup(WarmupPlan(max_rows=2), quiet).groups] == [CacheKind.FULL, kind]
 
 
 @pytest.mark.parametrize("gone", ["shapes=((1, 16),)", "max_step_blocks=4"])
