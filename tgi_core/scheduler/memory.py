@@ -161,20 +161,17 @@ class RowMemory:
 
     def _release_from(self, sequence: Sequence, group: int, places: range) -> None:
         """Release a row's blocks at some places of a table, in this order."""
-        table, entries, pool, index = (
-            sequence.tables[group],
-            sequence.entries[group],
-            self.pools.pools[group],
-            self.indexes[group],
-        )
+        table, entries, index = sequence.tables[group], sequence.entries[group], self.indexes[group]
+        own, entered = list[int](), len(entries)
         for place in places:
             block, table[place] = table[place], NULL_BLOCK
-            entry = entries[place] if place < len(entries) else None
+            entry = entries[place] if place < entered else None
             if entry is not None:
                 index.drop(entry)
                 entries[place] = None
             elif block != NULL_BLOCK:
-                pool.release((block,))
+                own.append(block)
+        self.pools.pools[group].release(own)
 
     def _depth(self, keys: list[bytes]) -> int:
         """Return the number of first blocks that a prefix can be continued after: each group has all of them that it then sees."""
