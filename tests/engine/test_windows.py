@@ -139,3 +139,27 @@ def test_a_conversation_goes_on_in_its_window(model: tuple[str, Path], how: str,
     one.take(one.scheduler.restart("it was unplugged"))
     one.run()
     assert one.tokens[key] == again
+
+
+def test_drafts_follow_windows(model: tuple[str, Path], demo_tokenizer: Tokenizer) -> None:
+    """A draft model shares the blocks of all positions, where there are such layers, and rejected drafts take nothing back: the tokens
+    are those without drafts. (Sinks have no kernel here whose bits are the same for several tokens at once, so there are no drafts.)"""
+    family, folder = model
+    plan = WarmupPlan(max_rows=4, max_row_tokens=256, max_step_tokens=32, draft=4)
+    session, capacity = OPENERS["native"](folder, plan, speculator=str(folder))
+    if family == "gpt_oss":
+        assert capacity.draft == 0
+        return
+    assert [group.kind for group in capacity.groups] == (
+        [CacheKind.FULL] if family == "mistral" else [CacheKind.FULL, CacheKind.WINDOW]
+    )
+    info = ShardInfo("tiny", "cpu", "cpu", "float32", (1, 8), session.capabilities())
+    one = Device(Scheduler(info.capabilities, capacity), ModelServer(session, demo_tokenizer, info), session)  # type: ignore[arg-type]
+    items = [request(tuple((7 * place + k) % 9 + 2 for place in range(60 + 30 * k)), 60) for k in range(4)]
+    keys = [one.scheduler.add(item) for item in items]
+    while not one.scheduler.idle:
+        one.turn()
+        check_books(one.scheduler)
+    assert any(grant.drafts for turn in one.turns if turn.launch is not None for grant in turn.launch.grants)
+    plain = served("native", folder, demo_tokenizer, PLAN, SchedulerOptions(prefix_caching=False))
+    assert [one.tokens[key] for key in keys] == [ask(plain, item)[0] for item in items]
