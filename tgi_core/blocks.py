@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tgi_core.backend import CacheGroup, CacheKind
+from tgi_core.backend import NULL_BLOCK, CacheGroup, CacheKind
 
 UNLIMITED = 1 << 62
 """A number of tokens that no row has."""
@@ -47,34 +47,55 @@ class BlockPool:
             self.free_ids.append(block)
 
 
-class CacheBlocks:
-    """Block pools of all cache groups."""
+def most_window_blocks(group: CacheGroup, take: int) -> int:
+    """Maximum number of blocks of a WINDOW group that a row has at once if no step runs more than `take` of its tokens."""
+    if group.window is None:
+        return UNLIMITED
+    return -(-(group.window + take - 2) // group.block_size) + 1
 
-    def __init__(self, groups: tuple[CacheGroup, ...]) -> None:
+
+class CacheBlocks:
+    """Block pools of all cache groups. No step runs more than `most_take` tokens of a row."""
+
+    def __init__(self, groups: tuple[CacheGroup, ...], most_take: int = UNLIMITED) -> None:
         self._groups = groups
         self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
         self._once = tuple(group.kind in ONE_BLOCK for group in groups)
         """Whether a row has one block of a group, however long it is."""
-        growing = [each for each in zip(groups, self.pools, strict=True) if each[0].kind not in ONE_BLOCK]
-        self._growing = tuple(pool for _, pool in growing) or self.pools
-        self.stride = min((group.block_size for group, _ in growing), default=UNLIMITED)
+        self._most = tuple(
+            most_window_blocks(group, most_take) if group.kind is CacheKind.WINDOW else UNLIMITED for group in groups
+        )
+        """Maximum number of blocks that a row has at once."""
+        growing = [place for place, once in enumerate(self._once) if not once]
+        full = [place for place in growing if groups[place].kind is CacheKind.FULL]
+        self._counted = full or growing or list(range(len(groups)))
+        self.stride = min((groups[place].block_size for place in growing), default=UNLIMITED)
         """Smallest block size: a row needs a new block at most once per this many positions."""
 
     @property
     def free(self) -> int:
-        """Number of free blocks in the group with the fewest, of those that grow with positions if there are any."""
-        return min(pool.free for pool in self._growing)
+        """Number of free blocks in the group with the fewest; see `total`."""
+        return self.free_with((0,) * len(self.pools))
+
+    def free_with(self, idle: Sequence[int]) -> int:
+        """The same, if each group has `idle` more blocks that can be freed."""
+        return min(self.pools[place].free + idle[place] for place in self._counted)
 
     @property
     def total(self) -> int:
-        """Number of blocks in the smallest group, of those that grow with positions if there are any."""
-        return min(pool.num_blocks for pool in self._growing)
+        """Number of blocks in the smallest group, of those that keep all positions if there are any; else of those that grow with
+        positions, if there are any."""
+        return min(self.pools[place].num_blocks for place in self._counted)
 
     @property
     def max_row_tokens(self) -> int:
-        """Length in tokens of the longest row that fits into an empty cache."""
+        """Length in tokens of the longest row that fits into an empty cache. A window that fits whole sets no limit."""
         return min(
-            (group.num_blocks * group.block_size for group, once in zip(self._groups, self._once, strict=True) if not once),
+            (
+                group.num_blocks * group.block_size
+                for group, once, most in zip(self._groups, self._once, self._most, strict=True)
+                if not once and most > group.num_blocks
+            ),
             default=UNLIMITED,
         )
 
@@ -88,17 +109,22 @@ class CacheBlocks:
         counts = (1 if once else -(-positions // group.block_size) for group, once in zip(self._groups, self._once, strict=True))
         return tuple(max(0, count - len(table)) for count, table in zip(counts, tables, strict=True))
 
-    def fits(self, counts: tuple[int, ...], spare: int = 0) -> bool:
-        """Whether every group has its count of blocks free, and `spare` more where rows grow."""
+    def missing_at_once(self, tables: tuple[list[int], ...], positions: int) -> tuple[int, ...]:
+        """The same, if blocks are taken back as the row leaves them behind: at most what it has at once."""
+        return tuple(map(min, self.missing(tables, positions), self._most))
+
+    def fits(self, counts: Sequence[int], spare: int = 0, idle: Sequence[int] = ()) -> bool:
+        """Whether every group has its count of blocks free or `idle`, and `spare` more where rows grow."""
         return all(
-            count + spare * (not once) <= pool.free for count, pool, once in zip(counts, self.pools, self._once, strict=True)
+            count + spare * (not once) <= pool.free + more
+            for count, pool, once, more in zip(counts, self.pools, self._once, idle or (0,) * len(self.pools), strict=True)
         )
 
-    def allocate(self, counts: tuple[int, ...]) -> Blocks:
+    def allocate(self, counts: Sequence[int]) -> Blocks:
         """Allocate blocks in every group; check `fits` first."""
         return tuple(pool.allocate(count) for count, pool in zip(counts, self.pools, strict=True))
 
     def release(self, tables: Iterable[Iterable[int]]) -> None:
-        """Free blocks in every group."""
+        """Free blocks in every group. Places with the null block hold none."""
         for pool, table in zip(self.pools, tables, strict=True):
-            pool.release(table)
+            pool.release(block for block in table if block != NULL_BLOCK)

@@ -149,7 +149,7 @@ class Device:
 
     def _enter(self, job: Job, keys: list[bytes]) -> None:
         for key in keys[len(job.entries) :]:
-            entry = self.prefixes.add(key, (0,))
+            entry = self.prefixes.add(key, 0)
             if entry is not None:
                 job.entries.append(entry)
                 job.own -= 1
@@ -185,7 +185,7 @@ class BigCache:
         for key in keys[len(entries) :]:
             if len(self._prefixes.entries) >= self._num_blocks and self._prefixes.idle:
                 self._prefixes.evict()
-            entry = self._prefixes.add(key, (0,))
+            entry = self._prefixes.add(key, 0)
             if entry is not None:
                 entries.append(entry)
         self._drop(entries)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from tgi_conformance.golden import Golden, adapted_golden
 from tgi_conformance.masks import ALTERNATING, PHASES, phase
+from tgi_conformance.oracle import left_behind
 from tgi_conformance.sessions import Sessions, SessionSpec
 from tgi_conformance.target import Target
 from tgi_conformance.verdict import Violation
@@ -148,13 +149,15 @@ def _generate(session: Session, capacity: Capacity, request: Request, count: int
 
 
 def _blocks(capacity: Capacity, before: int, end: int) -> tuple[tuple[int, ...], ...]:
-    """Blocks that cover positions below `end`, without those that cover positions below `before`, numbered from the first."""
+    """Blocks that cover positions below `end`, without those that cover positions below `before`, numbered from the first; those that
+    have left a window are used again."""
     tables = []
     for group in capacity.groups:
         first, last = -(-before // group.block_size), -(-end // group.block_size)
-        if last > group.num_blocks:
+        needed = last - left_behind(group, before)
+        if needed > group.num_blocks:
             raise Violation("promise", f"{group.num_blocks} blocks of {group.block_size} do not hold one row of {end} tokens")
-        tables.append(tuple(range(first + 1, last + 1)))
+        tables.append(tuple(1 + place % group.num_blocks for place in range(first, last)))
     return tuple(tables)
 
 

@@ -12,6 +12,7 @@ from tgi_conformance.scenario_steps import Stage
 from tgi_conformance.verdict import Violation
 from tgi_core.backend import (
     BackendError,
+    CacheKind,
     Determinism,
     Feature,
     Group,
@@ -68,6 +69,10 @@ def _drafts(scene: Scene) -> bool:
 def _pages(scene: Scene) -> bool:
     capacity = scene.declared[1]
     return capacity.groups[0].block_size < capacity.max_row_tokens
+
+
+def _windows(scene: Scene) -> bool:
+    return any(group.kind is CacheKind.WINDOW and group.window is not None for group in scene.declared[1].groups)
 
 
 def _refused(change: Callable[[Stage, Request], Request]) -> Refusal:
@@ -199,6 +204,14 @@ EXTENSIONS: dict[str, Extension] = {
             structural=True,
         ),
         Extension("paging", "a row spans several blocks", _pages, None, "a block holds a whole row", structural=True),
+        Extension(
+            "windows",
+            "blocks outside of a window are taken back",
+            _windows,
+            None,
+            "all layers share a cache group that keeps every position",
+            structural=True,
+        ),
         Extension(
             "batch_invariant",
             "the same bits whatever else is in the batch",

@@ -14,6 +14,8 @@ from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill,
 from tgi_conformance.rules import broken_draft_rules, broken_rules
 from tgi_core.backend import (
     BackendError,
+    CacheGroup,
+    CacheKind,
     Capabilities,
     Capacity,
     CapacityExceeded,
@@ -31,6 +33,14 @@ Why = tuple[type[BackendError], str]
 """An error that the contract asks for, and the reason."""
 
 
+def left_behind(group: CacheGroup, position: int) -> int:
+    """Return how many of a row's first blocks end before the window of a query at `position`, and of all later ones."""
+    if group.kind is not CacheKind.WINDOW or group.window is None:
+        return 0
+    first_seen = position - group.window + 1
+    return max(0, first_seen // group.block_size)
+
+
 @dataclass(slots=True, eq=False)
 class OracleRow:
     """A request's state: positions below `done` are in launched steps; `blocks` has one list per cache group.
@@ -44,11 +54,17 @@ class OracleRow:
     live: bool = True
     failed: bool = False
     drafting: bool = False
+    sure: int = 0
+    """The first position that the row's next step may have: `done`, unless drafts are rejected."""
 
     @property
     def owed(self) -> int:
         """How many of the request's tokens no step has taken yet."""
         return max(0, len(self.request.tokens) - self.done)
+
+    def gone(self, index: int, group: CacheGroup) -> list[int]:
+        """The blocks in a window group of which its steps from now on see nothing."""
+        return self.blocks[index][: left_behind(group, self.sure)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,7 @@ class Oracle:
             case Read():
                 for part in self.steps.pop(call.step):
                     if part.drafts:
-                        part.row.done = part.start + (made or {}).get(part.row.request.id, 0)
+                        part.row.sure = part.row.done = part.start + (made or {}).get(part.row.request.id, 0)
                         part.row.drafting = False
             case Filter():
                 before, origins = self.batches.pop(call.batch), self.origins.pop(call.batch)
@@ -170,6 +186,8 @@ class Oracle:
         granted = {grant.request_id for grant in call.grants}
         for group in range(len(self.capacity.groups)):
             owned = {block for row in live for block in row.blocks[group]}
+            if left := {block for row in live for block in row.gone(group, self.capacity.groups[group])}:
+                owned -= left - {block for row in live for block in self._seen(row, group)}
             asked = [grant.blocks[group] for grant in call.grants if len(grant.blocks) > group]
             if isinstance(call, Prefill):
                 size = self.capacity.groups[group].block_size
@@ -181,6 +199,9 @@ class Oracle:
             if len(set(flat)) < len(flat) or set(flat) & (owned - own):
                 return True
         return False
+
+    def _seen(self, row: OracleRow, group: int) -> list[int]:
+        return row.blocks[group][left_behind(self.capacity.groups[group], row.sure) :]
 
     # predictions
 
@@ -204,7 +225,10 @@ class Oracle:
             )
         if errors:
             return Expected(tuple(errors))
-        fresh = [OracleRow(request, request.cached, [list(table) for table in request.blocks]) for request in call.batch]
+        fresh = [
+            OracleRow(request, request.cached, [list(table) for table in request.blocks], sure=request.cached)
+            for request in call.batch
+        ]
         takes = self._takes(running, call.grants, errors) + [request.take for request in call.batch]
         return self._step(running + fresh, takes, call.grants, errors)
 
@@ -300,9 +324,13 @@ class Oracle:
         for index, group in enumerate(self.capacity.groups):
             held, new = row.blocks[index] if index < len(row.blocks) else [], more[index] if more else ()
             if new or row.done == row.request.cached:  # the blocks of a row that has run were judged when it got them
-                if any(not 1 <= block <= group.num_blocks for block in (*held, *new)):
+                behind = left_behind(group, row.sure)
+                seen, unseen = [*held, *new][behind:], [*held, *new][:behind]
+                if any(not 1 <= block <= group.num_blocks for block in seen) or any(
+                    not 0 <= block <= group.num_blocks for block in unseen
+                ):
                     yield InvalidRequest, f"row {id} has a block id outside 1…{group.num_blocks}"
-                if len({*held, *new}) < len(held) + len(new):
+                if len(set(seen)) < len(seen):
                     yield InvalidRequest, f"row {id} has the same block twice"
             if (len(held) + len(new)) * group.block_size < end:
                 yield InvalidRequest, f"row {id}: its blocks do not cover position {end - 1}"
@@ -317,6 +345,7 @@ class Oracle:
         for part in expected.parts:
             part.row.done += part.take
             part.row.drafting |= bool(part.drafts)
+            part.row.sure = part.start if part.drafts else part.row.done
         self.used_ids |= {row.request.id for row in expected.rows}
         origins = {number}
         for ref in (call.cached,) if isinstance(call, Prefill) else call.batches:

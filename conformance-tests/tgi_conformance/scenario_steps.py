@@ -15,7 +15,18 @@ from tgi_conformance.masks import PHASES
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.session_driver import SessionDriver
 from tgi_conformance.verdict import NotReached, SuiteFault
-from tgi_core.backend import BackendError, Capabilities, Capacity, Feature, Grant, Mixing, OutputOptions, Request, Sampling
+from tgi_core.backend import (
+    BackendError,
+    CacheKind,
+    Capabilities,
+    Capacity,
+    Feature,
+    Grant,
+    Mixing,
+    OutputOptions,
+    Request,
+    Sampling,
+)
 
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9), (2,), (6, 5, 3, 5), (8, 9, 7, 9, 3, 2, 3, 8, 4))
 """Prompts of different lengths, none a multiple of a usual block size."""
@@ -50,6 +61,10 @@ class Stage:
             _turned(group.num_blocks, draw.randrange(group.num_blocks) if seed else 0) for group in play.capacity.groups
         ]
         self._held: dict[int, list[list[int]]] = {}
+        self._behind: dict[tuple[int, int], int] = {}
+        """By row and window group, how many of its first blocks have been taken back."""
+        self.thinned: set[int] = set()
+        """Rows some of whose blocks have been taken back, so that others cannot share them."""
         self.prompts = tuple(map(self.varied, PROMPTS))
 
     @property
@@ -274,6 +289,23 @@ class Stage:
             for free, blocks in zip(self._free, self._held.pop(id), strict=True):
                 free.extend(reversed(blocks))
 
+    def take_back(self, group: int | None = None) -> None:
+        """Take back the blocks of a window group, or of all, that their rows no longer see and no other row does."""
+        rows = self.play.oracle.rows
+        for index, cache in enumerate(self.capacity.groups):
+            if group not in (None, index) or cache.kind is not CacheKind.WINDOW:
+                continue
+            seen = {block for row in rows for block in row.blocks[index][len(row.gone(index, cache)) :]}
+            for row in rows:
+                key, gone = (row.request.id, index), row.gone(index, cache)
+                first, self._behind[key] = self._behind.get(key, 0), len(gone)
+                held = self._held[row.request.id][index] if row.request.id in self._held else []
+                for block in gone[first:]:
+                    if block in held and block not in seen:
+                        held.remove(block)
+                        self._free[index].append(block)
+                        self.thinned.add(row.request.id)
+
     def keep_blocks(self, id: int) -> None:
         """Never return a row's blocks to the pool, because others read its prefix."""
         self._held.pop(id)
@@ -294,6 +326,8 @@ class Stage:
     def _allocate(self, id: int, group: int, held: int, positions: int) -> list[int]:
         size, free = self.capacity.groups[group].block_size, self._free[group]
         count = max(0, -(-positions // size) - held)
+        if count > len(free):
+            self.take_back(group)
         if count > len(free):
             raise NotReached(f"{count} blocks are needed for row {id}, {len(free)} are free")
         taken = [free.pop() for _ in range(count)]

@@ -121,7 +121,8 @@ def plan_of(block_sizes: tuple[int, ...], rows: int, row_tokens: int, step_token
     if not block_sizes:  # a block holds a whole row
         return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=rows)
     size = min(several) if several else min(block_sizes, key=lambda size: (size < row_tokens, size))
-    return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=rows * -(-row_tokens // size), block_size=size)
+    blocks = rows * -(-row_tokens // size)
+    return WarmupPlan(rows, row_tokens, step_tokens, num_blocks=blocks, block_size=size, window_blocks=blocks)
 
 
 def close(session: Session) -> None:

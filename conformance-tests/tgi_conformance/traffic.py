@@ -242,7 +242,7 @@ class Traffic:
         rows = [
             row for row in oracle.rows if len(row.request.tokens) >= size and not (row.owed or row.failed or row.request.cached)
         ]
-        rows = [row for row in rows if row.request.id not in under_way]
+        rows = [row for row in rows if row.request.id not in under_way | self.here.stage.thinned]
         return self.draw.choice(rows) if rows else None
 
     def _sharer(self, spec: Spec, owner: OracleRow, most: int) -> Request:

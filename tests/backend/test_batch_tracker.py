@@ -158,3 +158,25 @@ def test_rows_with_drafts_are_no_prompts() -> None:
     tracker.decode(handles, (Grant(1, 2, (), (5,)), Grant(2, 4, (), (5, 6, 7))))
     with pytest.raises(CapacityExceeded, match="max_prefill_rows"):
         tracker.prefill((row(3), row(4)), EMPTY, ())
+
+
+def test_blocks_that_a_window_leaves_behind() -> None:
+    """Whoever gets them next, the row itself included; before it leaves them, they are its own. Drafts that are unread leave nothing."""
+    capacity = Capacity((CacheGroup(CacheKind.WINDOW, 4, 8, window=5),), 8, 40, 64, 8, in_flight=2, draft=4)
+    tracker = BatchTracker(replace(CAPABILITIES, features=frozenset({Feature.SPECULATION, Feature.PREFIX_REUSE})), capacity)
+    tokens, plain = (1,) * 8, OutputOptions(logprobs=False)
+    batch = tracker.prefill((Request(1, tokens, 8, 0, ((1, 2),), 8, want=plain),), EMPTY, ()).step.handle
+    grown = tracker.decode((batch,), (Grant(1, 1, ((1,),)),))  # position 8 sees 4…8
+    assert grown.row_inputs[0].row.tables == ([1, 2, 1],)
+    with pytest.raises(InvalidRequest, match="request 1: a block appears twice in its table"):
+        tracker.decode((grown.step.handle,), (Grant(1, 1, ((2,),)),))  # position 9 still sees 5
+    drafting = tracker.decode((grown.step.handle,), (Grant(1, 5, ((3,),), drafts=(1, 1, 1, 1)),))
+    with pytest.raises(InvalidRequest, match="request 1: a block appears twice in its table"):
+        tracker.decode((drafting.step.handle,), (Grant(1, 0, ((2,),)),))  # drafts may be rejected
+    for table, right in (((0, 4, 5), True), ((0, 0, 5), False), ((9, 4, 5), False), ((4, 4, 5), True), ((4, 5, 5), False)):
+        behind = Request(2, (1,) * 9, 9, 8, (table,), 1, want=plain)  # position 8 sees the second block and the third
+        if right:
+            tracker.clear(tracker.prefill((behind,), EMPTY, ()).step.handle)
+        else:
+            with pytest.raises(InvalidRequest, match=r"request 2: (block ids must be|a block appears twice)"):
+                tracker.prefill((behind,), EMPTY, ())

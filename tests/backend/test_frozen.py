@@ -23,6 +23,7 @@ from tgi_core.backend import (
     EMPTY,
     SAMPLING,
     BackendBug,
+    CacheKind,
     Capabilities,
     OpenOptions,
     OutputOptions,
@@ -35,6 +36,7 @@ from tgi_core.backend import (
     hookimpl,
 )
 from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.reference_windows import WindowedReferenceSession
 from tgi_core.backend.registry import PluginStatus, load
 from tgi_core.backend.session import Session
 
@@ -48,6 +50,7 @@ DIGESTS = {
     (1, 5): "fb6ca7671b8a2d20616f3d705ec669c8e6625a96234be8aff192569bfc990777",
     (1, 6): "d7c0b7c92867d21f14a7f8b6341fe73bf4cb70263118fff1ccc2410b511ac1f4",
     (1, 7): "7645535e53c6fd17027db38b2d34f3b6b272895576beed3299eedcc397df3293",
+    (1, 8): "d3bd8bf68e55ff543ab35f9903d4ccd6e4d805b493edb4b9c027ff6cb2fa68b5",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -78,6 +81,8 @@ if API_VERSION >= (1, 6):
     test_1_6_keeps_the_contract = conformance((1, 6))
 if API_VERSION >= (1, 7):
     test_1_7_keeps_the_contract = conformance((1, 7))
+if API_VERSION >= (1, 8):
+    test_1_8_keeps_the_contract = conformance((1, 8))
 
 
 def test_every_released_minor_has_one() -> None:
@@ -160,6 +165,13 @@ def test_whoever_claims_all_fields_is_believed_for_those_of_its_day() -> None:
     with pytest.raises(Unsupported):
         session.prefill((request(Sampling(True, min_p=0.5)),), EMPTY, ())
     assert opened(API_VERSION, Greedy()).capabilities().sampling == frozenset(SamplingField)
+
+
+@pytest.mark.parametrize(("built", "kind"), [((1, 7), CacheKind.FULL), ((1, 8), CacheKind.WINDOW)])
+def test_window_groups_of_older_plugins_keep_all_blocks(built: tuple[int, int], kind: CacheKind) -> None:
+    """A plugin that was built before blocks were taken back expects them to stay: to the core, its group is one of all positions."""
+    session = Session(WindowedReferenceSession(), "old", built=built)
+    assert [group.kind for group in session.warmup(WarmupPlan(max_rows=2), quiet).groups] == [CacheKind.FULL, kind]
 
 
 @pytest.mark.parametrize("gone", ["shapes=((1, 16),)", "max_step_blocks=4"])

@@ -147,10 +147,10 @@ def test_a_failure_and_its_replay(tmp_path: Path) -> None:
 
 def test_a_provisional_failure_says_that_it_blocks_nothing(tmp_path: Path) -> None:
     """The line of a clause that is new says that its failure costs no level; that of a clause that passes does not."""
-    done = run("run", "--backend", "mutant:proposals-unwanted", "--only", "speculation.silence", folder=tmp_path)
-    assert "fail         speculation.silence  (provisional: it does not count for the level)" in done.stdout
-    done = run("run", "--backend", "reference", "--only", "speculation.silence", folder=tmp_path)
-    assert "speculation.silence" in done.stdout and "provisional" not in done.stdout
+    done = run("run", "--backend", "mutant:own-block-refused", "--only", "windows.itself", folder=tmp_path)
+    assert "fail         windows.itself  (provisional: it does not count for the level)" in done.stdout
+    done = run("run", "--backend", "mutant:windowed", "--only", "windows.itself", folder=tmp_path)
+    assert "windows.itself" in done.stdout and "provisional" not in done.stdout
 
 
 def test_a_run_leaves_only_its_outputs(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from tgi_core.backend import BackendError, Group, WarmupPlan
 from tgi_core.server.rank_link import Link, LinkClosed
 
-PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, draft=3)
+PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, max_step_tokens=32, draft=3)
 
 
 def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[str, Any]:
@@ -36,7 +36,8 @@ def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[s
         drafted, counts = drafted_schedule(session, capacity) if capacity.draft else ({}, ())
         memory = {item.name: item.num_bytes for item in capacity.memory}
         limits = [capacity.groups[0].num_blocks, capacity.max_rows, capacity.max_row_tokens, capacity.max_step_tokens]
-        made = {"tokens": tokens, "drafted": list(drafted.values()), "counts": sorted(counts), "scores": scores}
+        groups = [group.kind.value for group in capacity.groups]
+        made = {"groups": groups, "tokens": tokens, "drafted": list(drafted.values()), "counts": sorted(counts), "scores": scores}
         return made | {"meetings": len(meetings), "memory": memory, "limits": limits}
     finally:
         session.close()

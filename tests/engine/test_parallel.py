@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, one KV head for two ranks": ("llama", {"num_key_value_heads": 1}),
     "llama, a vocabulary of odd size": ("llama", {"vocab_size": 511}),
     "qwen3": ("qwen3", {}),
-    "gemma2": ("gemma2", {"tie_word_embeddings": True}),
+    "gemma2": ("gemma2", {"tie_word_embeddings": True, "sliding_window": 8}),
     "starcoder2": ("starcoder2", {"intermediate_size": 128}),  # torch rounds the rest of 32 elements otherwise
     "mixtral": ("mixtral", {}),
     "qwen2_moe": ("qwen2_moe", {}),
@@ -65,7 +65,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("olmo2", {}),
     "jamba": ("jamba", {}),
 }
-"""Grouped heads, experts, merged QKV, gathered projections, biases, latent attention, state-space layers, tied and odd embeddings."""
+"""Grouped heads, experts, merged QKV, gathered projections, biases, latent attention, state-space layers, windows, tied and odd
+embeddings."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,7 +83,10 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
         for id, expected in enumerate(expected_tokens(folder), 1):
             made = rank["tokens"][str(id)]
             assert made and made == expected[: len(made)], (name, id)
-    assert ranks[0]["limits"] == ranks[1]["limits"]
+    assert ranks[0]["limits"] == ranks[1]["limits"] and ranks[0]["groups"] == ranks[1]["groups"]
+    assert ranks[0]["groups"] == (
+        ["full", "window"] if model_type == "gemma2" else ["full"] + ["state"] * (model_type == "jamba")
+    )
     assert ranks[0]["meetings"] == ranks[1]["meetings"] >= 2  # once connected, and once the weights are read
     assert ranks[0]["drafted"] == ranks[1]["drafted"] and ranks[0]["counts"] == ranks[1]["counts"]
     if model_type in ("llama", "qwen3", "gemma2", "starcoder2", "phi3"):  # their modules are as exact in two ranks as in one

@@ -242,7 +242,7 @@ def poison_block_1(runner: Any) -> None:
         runner.cache.layers[0].keys[1] = runner.cache.layers[0].values[1] = float("nan")
     else:
         size = runner.cache_block_bytes(16)
-        ctypes.memset(runner.cache.address + size, 0xFF, size // len(runner.packed.layers))
+        ctypes.memset(runner.packed.layers[0].cache + size, 0xFF, size // len(runner.packed.layers))
 
 
 @pytest.mark.parametrize("kernels", ["torch", "auto"])

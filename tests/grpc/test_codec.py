@@ -68,7 +68,7 @@ FIELDS = {
     Capabilities: 12,
     Kernel: 3,
     Capacity: 10,
-    WarmupPlan: 7,
+    WarmupPlan: 8,
     ShardHealth: 5,
 }
 """How many fields of each type the codec carries; `StepResult.unusual` says no more than the others do, `Request.masked` no more than the

@@ -146,7 +146,13 @@ capabilities = st.builds(
     proposals=small,
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
-plans = st.builds(WarmupPlan, *([st.none() | large] * 5), features=st.frozensets(st.sampled_from(Feature)), draft=large)
+plans = st.builds(
+    WarmupPlan,
+    *([st.none() | large] * 5),
+    features=st.frozensets(st.sampled_from(Feature)),
+    draft=large,
+    window_blocks=st.none() | large,
+)
 capacities = st.builds(
     Capacity,
     groups=few(st.builds(CacheGroup, st.sampled_from(CacheKind), large, large, st.none() | large)),

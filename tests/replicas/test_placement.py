@@ -136,7 +136,7 @@ def test_the_holders_are_those_whose_indexes_have_the_block(changes: list[tuple[
     for number, blocks, evicts in changes:
         index = indexes[number]
         entries = index.find(text[:blocks])
-        entries += [entry for key in text[len(entries) : blocks] if (entry := index.add(key, (0,)))]
+        entries += [entry for key in text[len(entries) : blocks] if (entry := index.add(key, 0))]
         for entry in reversed(entries):
             index.drop(entry)
         if evicts and index.idle:

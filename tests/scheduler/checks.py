@@ -6,9 +6,12 @@ from collections import Counter
 from itertools import pairwise
 
 from tests.scheduler.device import Device
+from tgi_core.backend import NULL_BLOCK, CacheKind
+from tgi_core.blocks import most_window_blocks
 from tgi_core.scheduler import Scheduler
 from tgi_core.scheduler.policy import MAX_OVERTAKEN
 from tgi_core.scheduler.prefix import Entry
+from tgi_core.scheduler.sequence import Sequence
 
 
 def check_books(scheduler: Scheduler) -> None:
@@ -35,21 +38,37 @@ def check_books(scheduler: Scheduler) -> None:
 def check_blocks(scheduler: Scheduler) -> None:
     """Free blocks, those of known prefixes and those of rows are all blocks, and none is two of these."""
     memory, rows = scheduler.memory, scheduler.shard.rows.values()
-    entries = list(memory.prefixes.entries.values())
-    held: Counter[int] = Counter(id(entry) for row in rows for entry in row.entries if entry is not None)
-    for entry in entries:
-        assert entry.holders == held[id(entry)] >= 0, "refcounts are what they count"
-        assert (entry.key in memory.prefixes.unheld) == (entry.holders == 0)
-    for group, pool in enumerate(memory.pools.pools):
-        shared = [entry.blocks[group] for entry in entries]
-        own = [block for row in rows for block in own_blocks(row.tables[group], row.entries)]
-        blocks = Counter([*pool.free_ids, *shared, *own])
+    for group, (pool, index) in enumerate(zip(memory.pools.pools, memory.indexes, strict=True)):
+        held: Counter[int] = Counter(id(entry) for row in rows for entry in row.entries[group] if entry is not None)
+        entries = list(index.entries.values())
+        for entry in entries:
+            assert entry.holders == held[id(entry)] >= 0, "refcounts are what they count"
+            assert (entry.key in index.unheld) == (entry.holders == 0)
+        own = [block for row in rows for block in own_blocks(row.tables[group], row.entries[group])]
+        blocks = Counter([*pool.free_ids, *(entry.block for entry in entries), *own])
         assert blocks == Counter(range(1, pool.num_blocks + 1)), "free + used = total, each once"
+        for row in rows:
+            check_table(row, group, scheduler)
 
 
 def own_blocks(table: list[int], entries: list[Entry | None]) -> list[int]:
     """The blocks of a row that no prefix entry owns."""
-    return [block for place, block in enumerate(table) if place >= len(entries) or entries[place] is None]
+    return [
+        block for place, block in enumerate(table) if block != NULL_BLOCK and (place >= len(entries) or entries[place] is None)
+    ]
+
+
+def check_table(row: Sequence, group: int, scheduler: Scheduler) -> None:
+    """All positions that launched steps compute have a place in a row's table, all that its next step sees have a block, and a window
+    has no more blocks than it ever needs."""
+    capacity = scheduler._capacity
+    cache, table = capacity.groups[group], row.tables[group]
+    if cache.kind in (CacheKind.FULL, CacheKind.WINDOW):
+        assert len(table) * cache.block_size >= row.computed
+    assert NULL_BLOCK not in table[cache.unseen(row.computed - len(row.drafts)) :]
+    if cache.kind is CacheKind.WINDOW:
+        held = len(table) - table.count(NULL_BLOCK)
+        assert held <= most_window_blocks(cache, capacity.max_step_tokens)
 
 
 def check_shard(one: Device) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tgi_core.backend import Capabilities, Capacity, Feature, Mixing, OutputOptions, Sampling, WarmupPlan, hookimpl
 from tgi_core.backend.reference import ReferenceSession
+from tgi_core.backend.reference_windows import WindowedReferenceSession
 from tgi_core.backend.session import Session
 from tgi_core.client.result_validator import ResultValidator
 from tgi_core.scheduler import Event, GenerationRequest, Scheduler, SchedulerOptions, SchedulingParams
@@ -81,6 +82,10 @@ class RestrictedSession(ReferenceSession):
         return replace(whole, features=whole.features - self._without, mixing=self._mixing)
 
 
+class RestrictedWindowedSession(RestrictedSession, WindowedReferenceSession):
+    """The same with layers that see a window."""
+
+
 def device(
     tokenizer: Tokenizer,
     plan: WarmupPlan | None = None,
@@ -102,7 +107,10 @@ def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer,
     restricted = {"without", "mixing"} & options.keys()
     if restricted:
         options = {"without": frozenset(), "mixing": Mixing.EAGER} | options
-    session = (RestrictedSession if restricted else ReferenceSession)(vocab_size, 512, **options)
+    plain, windowed = ReferenceSession, WindowedReferenceSession
+    if restricted:
+        plain, windowed = RestrictedSession, RestrictedWindowedSession
+    session = (windowed if "window" in options else plain)(vocab_size, 512, **options)
     wrapped = Session(session, "reference")
     info = ShardInfo("toy", "reference", "none", "none", (1, 0), wrapped.capabilities())
     return info, ModelServer(wrapped, tokenizer, info), session

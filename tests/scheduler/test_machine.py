@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,9 +67,9 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def solo(wanted: GenerationRequest, vocab_size: int) -> list[int]:
+def solo(wanted: GenerationRequest, vocab_size: int, *windows: tuple[str, Any]) -> list[int]:
     """What a request makes when it is alone."""
-    return alone(tokenizer(), wanted, vocab_size=vocab_size)
+    return alone(tokenizer(), wanted, vocab_size=vocab_size, **dict(windows))
 
 
 class Machine(RuleBasedStateMachine):
@@ -81,9 +82,21 @@ class Machine(RuleBasedStateMachine):
         takes=st.sampled_from([(), (), (4, 8, 16), (3, 5)]),
         draft=st.sampled_from([0, 0, 1, 3, 6]),
         earlier=st.booleans(),
+        windows=st.sampled_from([{}, {}, {"window": 4}, {"window": 7, "window_blocks": 7}, {"window": 10, "only": True}]),
     )
-    def begin(self, asynchronous: bool, caching: bool, mixing: Mixing, takes: tuple[int, ...], draft: int, earlier: bool) -> None:
-        """One ahead or in lock step, on a device that mixes or not and pads or not, with a prefix cache and drafts or without."""
+    def begin(
+        self,
+        asynchronous: bool,
+        caching: bool,
+        mixing: Mixing,
+        takes: tuple[int, ...],
+        draft: int,
+        earlier: bool,
+        windows: dict[str, Any],
+    ) -> None:
+        """One ahead or in lock step, on a device that mixes or not and pads or not, with a prefix cache and drafts or without, and a model
+        whose layers see all positions or a window of them."""
+        self.windows = windows
         self.plan, self.vocab_size = replace(SMALL, draft=draft), 4 if draft else tokenizer().vocab_size
         self.now = 0.0
         self.asynchronous, self.mixing = asynchronous, mixing
@@ -103,7 +116,8 @@ class Machine(RuleBasedStateMachine):
 
     def fresh_shard(self) -> tuple[ShardInfo, ModelServer, ReferenceSession, FaultInjector]:
         """A shard whose faults are ours to choose."""
-        info, server, session = shard(tokenizer(), asynchronous=self.asynchronous, mixing=self.mixing, vocab_size=self.vocab_size)
+        options = {"asynchronous": self.asynchronous, "mixing": self.mixing, "vocab_size": self.vocab_size, **self.windows}
+        info, server, session = shard(tokenizer(), **options)
         return info, server, session, inject(server.session, ())
 
     @rule(wanted=requests)
@@ -228,6 +242,11 @@ class Machine(RuleBasedStateMachine):
         if progress != self.first:
             self.calm, self.first = 0, progress
 
+    def solo(self, key: int) -> list[int]:
+        """What a request makes when it is alone."""
+        without_limit = {name: value for name, value in self.windows.items() if name != "window_blocks"}
+        return solo(self.wanted[key], self.vocab_size, *without_limit.items())
+
     @property
     def live(self) -> list[int]:
         """Keys of those who wait or run."""
@@ -251,7 +270,7 @@ class Machine(RuleBasedStateMachine):
         """Tokens are those of a run alone, as far as they have come."""
         if hasattr(self, "one"):
             for key, tokens in self.one.tokens.items():
-                assert tokens == solo(self.wanted[key], self.vocab_size)[: len(tokens)], key
+                assert tokens == self.solo(key)[: len(tokens)], key
 
     def teardown(self) -> None:
         """Without more faults everyone who is read ends, complete or with a reason."""
@@ -268,7 +287,7 @@ class Machine(RuleBasedStateMachine):
         assert self.one.ended.keys() | self.left == self.wanted.keys()
         errors = {key: event.error for key, event in self.one.ended.items() if event.error is not None}
         for key in self.one.ended.keys() - errors.keys():
-            assert self.one.tokens[key] == solo(self.wanted[key], self.vocab_size)
+            assert self.one.tokens[key] == self.solo(key)
         assert self.broken <= errors.keys() | self.left
         unexplained = [
             error for key, error in errors.items() if key not in self.broken and not isinstance(error, DeadlineExceeded)

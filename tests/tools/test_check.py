@@ -17,26 +17,28 @@ from tests.engine.tiny_models import save_tiny, silent
 from tests.hub.conftest import Run
 from tests.hub.fake_hub import FakeHub
 from tests.serve.process import run
-from tgi_core.backend import Capabilities, Capacity, OpenOptions, WarmupPlan
+from tgi_core.backend import CacheGroup, CacheKind, Capabilities, Capacity, OpenOptions, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
 from tgi_core.cli.check import parse_size
+from tgi_core.cli.fit import Planned
 from tgi_core.errors import StartupError
 from tgi_core.hub.headers import write_hollow
 from tgi_core.model_files import DEMO
+from tgi_core.wire.types import ShardInfo
 
 FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gpt_neox", "mixtral", "bloom", "mamba", "lfm2")
 """Types that run from a table, through transformers' modules with a paged cache, with their own cache, and with states."""
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=None)
 
 
-def opened(model: Path, loaded: bool, **options: Any) -> tuple[Capabilities, Capacity]:
+def opened(model: Path, loaded: bool, plan: WarmupPlan = PLAN, **options: Any) -> tuple[Capabilities, Capacity]:
     """What a session says that is loaded, or only planned."""
     plugin, asked = find("cpu"), OpenOptions(str(model), **options)
     made = plugin.open(asked, silent) if loaded else plugin.plan(asked, silent, None)
     session = Session(made, "cpu")
     try:
-        return session.capabilities(), session.warmup(PLAN, silent)
+        return session.capabilities(), session.warmup(plan, silent)
     finally:
         session.close()
 
@@ -71,6 +73,24 @@ def test_a_plan_is_what_a_load_takes(model_type: str, dtype: str, tmp_path: Path
         assert memory(expected, part) == memory(capacity, part)
     assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
     assert memory(expected, "activations") == memory(capacity, "activations")
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "qwen3", "mistral"])
+def test_window_groups_are_planned(model_type: str, tmp_path: Path) -> None:
+    """Layers with a window have the group that they have in a loaded model, of the same bytes; the report counts rows by both groups."""
+    mixed = {"layer_types": ["sliding_attention", "full_attention"] * 2, "use_sliding_window": True, "num_hidden_layers": 4}
+    sizes = {"sliding_window": 24, "max_position_embeddings": 512} | ({} if model_type == "mistral" else mixed)
+    model, plan = save_tiny(model_type, tmp_path / "model", **sizes), WarmupPlan(max_rows=4, max_step_tokens=32)
+    (_, expected), (capabilities, capacity) = (opened(model, loaded, plan, dtype="float32") for loaded in (False, True))
+    assert expected.groups == capacity.groups and capacity.groups[-1] == CacheGroup(CacheKind.WINDOW, 16, 4 * 4 + 2, 24)
+    assert memory(expected, "kv cache") == memory(capacity, "kv cache")
+    info = ShardInfo("tiny", "cpu", "cpu", "float32", (1, 8), capabilities)
+    found = Planned(info, capacity, "")
+    assert found.holds()[-1] == (512, 4)
+    short = replace(capacity, groups=(*capacity.groups[:-1], replace(capacity.groups[-1], num_blocks=6)))
+    assert replace(found, capacity=short).holds()[-1] == (512, 2)
+    tokens = max(group.num_blocks * 16 for group in capacity.groups)
+    assert found.bytes_per_token == memory(capacity, "kv cache") / tokens
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int8"}, {"quantize": "int4"}, {"cache_dtype": "int8"}], ids=str)

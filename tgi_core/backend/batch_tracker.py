@@ -15,6 +15,7 @@ from tgi_core.backend.errors import CapacityExceeded, InvalidRequest, UnknownBat
 from tgi_core.backend.sampling_spec import needed_fields
 from tgi_core.backend.types import (
     EMPTY,
+    NULL_BLOCK,
     CacheGroup,
     CacheKind,
     Capabilities,
@@ -31,7 +32,10 @@ from tgi_core.backend.types import (
 @dataclass(slots=True, eq=False)
 class RowState:
     """A live request. The backend appends sampled tokens to `tokens`, or passes them to `accept` where the row ran drafts; `computed`
-    counts positions that are in launched steps."""
+    counts positions that are in launched steps.
+
+    A WINDOW group's table still has the blocks that the row no longer sees. They may be other rows' by now: a step from position `start` on
+    must not read the first `CacheGroup.unseen(start)` of them."""
 
     request: Request
     tokens: list[int]
@@ -39,6 +43,8 @@ class RowState:
     tables: tuple[list[int], ...]
     drafting: bool = False
     """Whether a launched step ran its drafts, and `accept` has not been called for that step yet."""
+    draft_start: int = 0
+    """The first position of that step."""
     steps_left: int = 0
     """For how many more tokens a decode step without a grant is known to be valid: its blocks and the limits cover that many positions."""
 
@@ -46,6 +52,11 @@ class RowState:
         """Append the tokens of a step that ran drafts. Positions of drafts that are not among them will be written again."""
         self.tokens.extend(tokens)
         self.computed, self.drafting, self.steps_left = len(self.tokens) - 1, False, 0
+
+    @property
+    def next_start(self) -> int:
+        """The first position of the row's next step, or one before it while that depends on drafts."""
+        return self.draft_start if self.drafting else self.computed
 
     @property
     def prompt_left(self) -> int:
@@ -226,7 +237,8 @@ class BatchTracker:
         for table, blocks in zip(row.tables, plan.blocks, strict=False):
             table.extend(blocks)
         row.computed += plan.take
-        row.drafting = row.drafting or bool(plan.drafts)
+        if plan.drafts:
+            row.drafting, row.draft_start = True, start
         row.steps_left = 0 if row.drafting or row.prompt_left else self._covered(row) - row.computed
         return RowInput(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts, plan.propose)
 
@@ -294,10 +306,8 @@ class BatchTracker:
         if len(blocks) != len(groups):
             raise InvalidRequest(f"request {id}: a grant needs one block tuple per cache group", request_ids=(id,))
         for group, table, more in zip(groups, row.tables, blocks, strict=True):
-            if any(not 1 <= block <= group.num_blocks for block in more):
-                raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
-            if more and (len(set(more)) < len(more) or not set(more).isdisjoint(table)):
-                raise InvalidRequest(f"request {id}: a block appears twice in its table", request_ids=(id,))
+            if more:
+                _check_blocks(row, group, table, more)
             self._check_cover(row, group, len(table) + len(more), end)
 
     def _check_cover(self, row: RowState, group: CacheGroup, blocks: int, end: int) -> None:
@@ -348,6 +358,16 @@ class BatchTracker:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
         if self._capabilities.mixing is Mixing.NONE and len({plan.row.prompt_left > 0 for plan in plans if plan.take}) > 1:
             raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
+
+
+def _check_blocks(row: RowState, group: CacheGroup, table: list[int], more: tuple[int, ...]) -> None:
+    """Validate the ids of a row's new blocks. In places that it does not see, the null block is as good as any."""
+    unseen, id = group.unseen(row.next_start), row.request.id
+    seen = more[max(0, unseen - len(table)) :]
+    if any(not 1 <= block <= group.num_blocks for block in seen) or not NULL_BLOCK <= min(more) <= max(more) <= group.num_blocks:
+        raise InvalidRequest(f"request {id}: block ids must be from 1 to {group.num_blocks}", request_ids=(id,))
+    if len(set(seen)) < len(seen) or not set(seen).isdisjoint(table[unseen:] if unseen else table):
+        raise InvalidRequest(f"request {id}: a block appears twice in its table", request_ids=(id,))
 
 
 def _refuse_first(id: int, rules: Iterable[tuple[bool, str]]) -> None:

@@ -178,7 +178,7 @@ class ReferenceSession:
         num_blocks = plan.num_blocks or 4096
         self._slots = [0] * ((num_blocks + 1) * self._block_size)
         capacity = Capacity(
-            groups=(CacheGroup(CacheKind.FULL, self._block_size, num_blocks),),
+            groups=self._groups(num_blocks),
             max_rows=plan.max_rows or 128,
             max_row_tokens=min(plan.max_row_tokens or self._max_positions, num_blocks * self._block_size),
             max_step_tokens=plan.max_step_tokens or 2048,
@@ -251,6 +251,9 @@ class ReferenceSession:
         if self._tracker is None:
             raise InvalidRequest("the session is not warmed up, or closed")
         return self._tracker
+
+    def _groups(self, num_blocks: int) -> tuple[CacheGroup, ...]:
+        return (CacheGroup(CacheKind.FULL, self._block_size, num_blocks),)
 
     def _start(self, launch: LaunchedStep) -> Step:
         self._launched.append(launch)

@@ -16,6 +16,7 @@ from tgi_core.backend.spec import PROJECT, SessionSpec
 from tgi_core.backend.types import (
     API_VERSION,
     Adapter,
+    CacheKind,
     Capabilities,
     Capacity,
     Cleared,
@@ -67,6 +68,7 @@ class Session:
     ) -> None:
         self.name, self.implementation = name, implementation
         self._newer = newer_fields(built)
+        self._takes_back = built >= (1, 8)
         if implementation is None:  # pluggy's "no result"; registering it would look like a session without hooks
             raise BackendBug(f"backend {name}: backend_open returned None")
         self._manager = _Manager(PROJECT)
@@ -89,8 +91,15 @@ class Session:
         return replace(found, sampling=found.sampling - self._newer) if self._newer else found
 
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
-        """Warm up once."""
-        return self._call("warmup", Capacity, plan=plan, progress=progress)
+        """Warm up once. A plugin of an older contract keeps the blocks of a WINDOW group for a row's whole life, as it does those of
+        others."""
+        capacity = self._call("warmup", Capacity, plan=plan, progress=progress)
+        if self._takes_back or not any(group.kind is CacheKind.WINDOW for group in capacity.groups):
+            return capacity
+        groups = (
+            replace(each, kind=CacheKind.FULL, window=None) if each.kind is CacheKind.WINDOW else each for each in capacity.groups
+        )
+        return replace(capacity, groups=tuple(groups))
 
     def prefill(self, batch: tuple[Request, ...], cached: Handle, grants: tuple[Grant, ...]) -> Step:
         """Start new requests."""

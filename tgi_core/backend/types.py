@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 7)
+API_VERSION = (1, 8)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -84,6 +84,10 @@ class Determinism(Enum):
 
 class CacheKind(Enum):
     """Kinds of cache that a model's layers use.
+
+    WINDOW belongs to layers in which a position sees the last `window` positions, itself included. Since 1.8, the core may take a block of
+    such a group back when the row's next step and later ones see none of its positions (`CacheGroup.unseen`), and grant it to any row in
+    that same step. The row's table keeps the place; in a new request's table, the null block stands there.
 
     CROSS belongs to encoder-decoders. A prompt is the encoder's input, so the group's `block_size` is the longest prompt, and a row has one
     block for its whole life: for what its decoder keeps, too, which makes at most `max_row_tokens - block_size` tokens.
@@ -213,7 +217,8 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class WarmupPlan:
     """Limits requested by the core; None leaves a limit to the backend. `features` are the features to reserve memory for, `draft` the
-    most drafts that a row will get in a step."""
+    most drafts that a row will get in a step. `window_blocks` (since 1.8) is `num_blocks` for WINDOW groups beside other ones: None leaves
+    it to the backend even if `num_blocks` is given, 0 asks for no WINDOW group, since no block will be taken back."""
 
     max_rows: int | None = None
     max_row_tokens: int | None = None
@@ -222,16 +227,24 @@ class WarmupPlan:
     block_size: int | None = None
     features: frozenset[Feature] = frozenset()
     draft: int = 0
+    window_blocks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """One kind of cache: `num_blocks` blocks of `block_size` tokens with ids 1…num_blocks. `window` is for WINDOW only."""
+    """One kind of cache: `num_blocks` blocks of `block_size` tokens with ids 1…num_blocks. `window` is for WINDOW only: such a group has
+    blocks for the window of one row and the tokens of one step, or for all positions of a row."""
 
     kind: CacheKind
     block_size: int
     num_blocks: int
     window: int | None = None
+
+    def unseen(self, position: int) -> int:
+        """Number of a row's first blocks of which a query at `position`, or at a later one, sees nothing."""
+        if self.kind is not CacheKind.WINDOW or self.window is None:
+            return 0
+        return max(0, position - self.window + 1) // self.block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +322,9 @@ class Request:
     """One request, sent once; ids are never reused.
 
     `tokens` are the prompt and, for a continued request, the tokens generated so far; the first `prompt_len` are the client's
-    prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group). The step that starts the
-    request runs the next `take` tokens; the row samples a token if `cached + take == len(tokens)`.
+    prompt. The first `cached` tokens are already in `blocks` (one tuple of block ids per cache group; see `CacheKind.WINDOW` for
+    null blocks). The step that starts the request runs the next `take` tokens; the row samples a token if
+    `cached + take == len(tokens)`.
 
     `media` has an item per image, in the order of the prompt: a safetensors file with what the model's processor makes of the image, by the
     names of the arguments of the model's `forward`. Its metadata `tokens` is the number of the image's placeholder tokens in the prompt.

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tgi_core.backend import API_VERSION, BackendError, CacheKind, Capabilities, Capacity, OutOfMemory, WarmupPlan
+from tgi_core.backend import API_VERSION, BackendError, CacheGroup, CacheKind, Capabilities, Capacity, OutOfMemory, WarmupPlan
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import Plugin
 from tgi_core.backend.session import Session
-from tgi_core.blocks import ONE_BLOCK
+from tgi_core.blocks import ONE_BLOCK, most_window_blocks
 from tgi_core.cli.memory_plan import lines, mebibytes
 from tgi_core.cli.open_options import open_options
 from tgi_core.cli.shard_openers import choose_backend, warmup_plan
@@ -55,7 +55,8 @@ class Planned:
     @property
     def bytes_per_token(self) -> float:
         """Of the KV cache."""
-        tokens = sum(group.num_blocks * group.block_size for group in self.capacity.groups if group.kind is not CacheKind.STATE)
+        groups = [group for group in self.capacity.groups if group.kind is not CacheKind.STATE]
+        tokens = max((group.num_blocks * group.block_size for group in groups), default=0)
         return sum(item.num_bytes for item in self.capacity.memory if item.name == "kv cache") / max(1, tokens)
 
     def holds(self) -> list[tuple[int, int]]:
@@ -65,12 +66,19 @@ class Planned:
         while length < most:
             lengths.append(length)
             length *= 4
-        group = self.capacity.groups[0]
 
-        def blocks(tokens: int) -> int:
-            return 1 if group.kind in ONE_BLOCK else -(-tokens // group.block_size)
+        def rows(tokens: int) -> int:
+            groups = self.capacity.groups
+            return min(self.capacity.max_rows, *(group.num_blocks // self._blocks(group, tokens) for group in groups))
 
-        return [(each, min(self.capacity.max_rows, group.num_blocks // blocks(each))) for each in (*lengths, most)]
+        return [(each, rows(each)) for each in (*lengths, most)]
+
+    def _blocks(self, group: CacheGroup, tokens: int) -> int:
+        """Blocks of a group that a request of so many tokens has while it generates."""
+        if group.kind in ONE_BLOCK:
+            return 1
+        blocks = -(-tokens // group.block_size)
+        return min(blocks, most_window_blocks(group, 1 + self.capacity.draft)) if group.kind is CacheKind.WINDOW else blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tgi_core.backend import BackendError, Capabilities, Capacity, DeviceLost, Feature, Progress, WarmupPlan
+from tgi_core.backend import BackendError, CacheKind, Capabilities, Capacity, DeviceLost, Feature, Progress, WarmupPlan
 from tgi_core.client.base import Plan, ReadyShard, Replaced, ShardGone, TakenOver
 from tgi_core.client.grammars import Release
 from tgi_core.client.result_validator import ResultValidator
@@ -49,6 +49,7 @@ def pause(restart: int) -> float:
 def as_promised(capacity: Capacity, plan: Plan) -> Plan:
     """Return a plan that requests the capacity of an earlier shard."""
     first = capacity.groups[0]
+    windows = [group.num_blocks for group in capacity.groups if group.kind is CacheKind.WINDOW]
 
     def asked(capabilities: Capabilities) -> WarmupPlan:
         return replace(
@@ -58,6 +59,7 @@ def as_promised(capacity: Capacity, plan: Plan) -> Plan:
             max_step_tokens=capacity.max_step_tokens,
             num_blocks=first.num_blocks,
             block_size=first.block_size,
+            window_blocks=min(windows, default=0),
         )
 
     return asked

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tgi_core.backend import CacheGroup, CacheKind, Capacity, Memory, OutOfMemory, WarmupPlan
+from tgi_core.backend import Capacity, Memory, OutOfMemory, WarmupPlan
+from tgi_core.engine.cache_sizes import CacheSizes, WindowLayers
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.shape import ModelShape
@@ -45,12 +46,14 @@ def plan_capacity(
     shares: tuple[Memory, ...] | None = None,
     spare_bytes: int = 0,
     beside: CacheBeside | None = None,
+    windows: WindowLayers | None = None,
 ) -> Capacity:
     """Limits for a paged cache. What the plan leaves open is what fits on every rank, at most what all rows could use.
 
     `shares` is the measured memory that steps need besides weights and cache; None estimates it. `spare_bytes` is what the cache takes
-    besides its blocks, and `beside` another cache with as many blocks. Raises OutOfMemory, with sizes, if not even one row of two blocks
-    fits or the plan asks for more than is free.
+    besides its blocks, and `beside` another cache with as many blocks. `windows` are layers, among those of `block_bytes`, that get a group
+    of their own if that saves memory. Raises OutOfMemory, with sizes, if not even one row of two blocks fits or the plan asks for more than
+    is free.
     """
     rows, step_tokens = default_limits(plan, kit)
     if beside is not None:
@@ -60,30 +63,32 @@ def plan_capacity(
         shares = (Memory("activations", shape.activation_bytes(rows * (1 + plan.draft), step_tokens)),)
     free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
-    useful = rows * -(-row_tokens // block_size)
-    fitting = agree(max(0, free) // max(1, block_bytes))
-    num_blocks = plan.num_blocks or min(useful, fitting)
-    if num_blocks > fitting or num_blocks < min(2, useful):
+    sizes = CacheSizes(plan, rows, row_tokens, step_tokens, block_size, block_bytes, windows)
+    groups = sizes.groups(max(0, free), agree)
+    num_bytes = sizes.num_bytes(groups)
+    if agree(int(num_bytes <= max(0, free))) == 0 or any(group.num_blocks < min(2, sizes.useful) for group in groups):
         raise OutOfMemory(
-            f"KV cache: {num_blocks or 2} blocks of {block_size} tokens need {(num_blocks or 2) * block_bytes:,} bytes, and "
-            f"{max(0, free):,} are free after weights of {shape.weight_bytes:,} and "
+            f"KV cache: {' and '.join(str(group.num_blocks or 2) for group in groups)} blocks of {block_size} tokens need "
+            f"{num_bytes or 2 * block_bytes:,} bytes, and {max(0, free):,} are free after weights of {shape.weight_bytes:,} and "
             + " and ".join(f"{share.name} of {share.num_bytes:,}" for share in shares)
         )
-    if plan.max_row_tokens is not None and plan.max_row_tokens > num_blocks * block_size:
-        needed = -(-plan.max_row_tokens // block_size)
-        raise OutOfMemory(f"KV cache: a row of {plan.max_row_tokens} tokens needs {needed} blocks, {num_blocks} fit")
+    short = min(groups, key=sizes.longest)
+    longest = min(row_tokens, sizes.longest(short))
+    if plan.max_row_tokens is not None and plan.max_row_tokens > sizes.longest(short):
+        needed = sizes.needed(short, plan.max_row_tokens)
+        raise OutOfMemory(f"KV cache: a row of {plan.max_row_tokens} tokens needs {needed} blocks, {short.num_blocks} fit")
     return Capacity(
-        groups=(CacheGroup(CacheKind.FULL, block_size, num_blocks),),
+        groups=groups,
         max_rows=rows,
-        max_row_tokens=min(row_tokens, num_blocks * block_size),
+        max_row_tokens=longest,
         max_step_tokens=step_tokens,
         max_prefill_rows=rows,
         draft=plan.draft,
         memory=(
             *shape.weights,
-            Memory("kv cache", num_blocks * block_bytes),
+            Memory("kv cache", num_bytes),
             *shares,
-            Memory("reserve", max(0, free + spare_bytes - num_blocks * block_bytes)),
+            Memory("reserve", max(0, free + spare_bytes - num_bytes)),
         ),
     )
 

@@ -38,6 +38,7 @@ from tgi_core.engine.speculators.draft_model import PagedModel
 from tgi_core.engine.speculators.opening import open_speculator
 from tgi_core.engine.sync_session import SyncSession
 from tgi_core.engine.weights.sizes import check_model
+from tgi_core.engine.window_groups import separate_windows
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -90,6 +91,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
     runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
     drafts, images = allow_drafts(runner, exact=True), _no_images(runner, "several ranks share the model")
     kernels = (*kernels, drafts, *images, *no_proposals(options, "several ranks share the model"))
+    separate_windows(runner, kit)
     return RankSession(runner, shape, options.masks, collectives, kernels)
 
 
@@ -114,6 +116,7 @@ def _session(
     queue, masks, adapters = kit.queue(), options.masks, tuple(each.name for each in options.adapters)
     if queue is None:
         speculator, told = _speculator(runner, shape, kit, options, progress)
+        separate_windows(runner, kit)
         return SyncSession(runner, shape, masks, adapters, (*kernels, *told), speculator)
     why = "the steps of this device run on its queue"
     kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, why), *_no_images(runner, why))

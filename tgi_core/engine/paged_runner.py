@@ -9,11 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tgi_core.backend import Capacity, Feature, Kernel, Memory, WarmupPlan
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Memory, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, LayerShape, PagedCache
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import ArrayAttention, AttentionProvider, KVCacheAllocator
+from tgi_core.engine.cache_sizes import window_layers
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.logits_selection import Selection, selected_tokens
@@ -54,6 +55,11 @@ class PagedRunner(ABC):
         self.cache: PagedCache | None = None
         self.beside: CacheBeside | None = None
         """Another model's cache with the same blocks as this one's."""
+        self._separates = False
+
+    def separate_windows(self) -> None:
+        """See `SeparatesWindows`. Another cache's blocks are those of the group that keeps all positions."""
+        self._separates = self.beside is None or not all(shape.window for shape in self.layers)
 
     @property
     def captures_prompts(self) -> bool:
@@ -86,7 +92,9 @@ class PagedRunner(ABC):
 
     def allocate(self, capacity: Capacity) -> None:
         """Allocate the cache of a promise."""
-        self.use_cache(capacity.groups[0].num_blocks, capacity.groups[0].block_size)
+        first = capacity.groups[0]
+        windows = next((group for group in capacity.groups if group.kind is CacheKind.WINDOW), None)
+        self.use_cache(first.num_blocks, first.block_size, windows)
 
     def promise(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None, beside_bytes: int = 0) -> Capacity:
         """The limits that `reserve` would promise now, with `beside_bytes` of memory for other things. Raises OutOfMemory."""
@@ -95,7 +103,10 @@ class PagedRunner(ABC):
         block_size = plan.block_size or self.block_sizes[0]
         block_bytes = self.cache_block_bytes(block_size)
         spare = beside_bytes + self.spare_blocks * block_bytes + 2 * len(self.layers) * self._kit.allocation_bytes
-        return plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside)
+        windows = window_layers(self.layers, block_size, self._stored_dtype) if self._separates else None
+        return plan_capacity(
+            plan, self.shape, self._kit, block_size, block_bytes, self.agree, shares, spare, self.beside, windows
+        )
 
     def cache_block_bytes(self, block_size: int) -> int:
         """Bytes of a block of this size."""
@@ -107,7 +118,7 @@ class PagedRunner(ABC):
 
     def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step."""
-        step = build(self._arranged(row_inputs), self.block_size, self._kit.device)
+        step = build(self._arranged(row_inputs), self.block_size, self._kit.device, self._cache_in_use().windows)
         tokens = selected_tokens(row_inputs, step)
         with torch.inference_mode():
             if self._keeps_hidden:
@@ -142,12 +153,12 @@ class PagedRunner(ABC):
         """Free the cache."""
         self.cache = None
 
-    def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of this size until `release`."""
+    def use_cache(self, num_blocks: int, block_size: int, windows: CacheGroup | None = None) -> None:
+        """Use a cache of this size until `release`; `windows` is the group of layers with a window, if they have one of their own."""
         self.block_size = block_size
         provider, sizes = self.provider, (num_blocks, block_size, self._stored_dtype, self._kit.device)
         new_layers = provider.new_layers if isinstance(provider, KVCacheAllocator) else None
-        self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers)
+        self.cache = PagedCache(self.layers, *sizes, provider.new_layer, new_layers, windows)
 
     def _arranged(self, row_inputs: Sequence[RowInput]) -> Sequence[RowInput]:
         """The row inputs in the order in which the model runs them."""

@@ -34,12 +34,14 @@ class RaggedStep:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Write the layer's keys and values, then attend; see `AttentionImpl`."""
-        layer = self.cache.layers[self.layer]
+        layer, metadata = self.cache.layers[self.layer], self.metadata
+        if metadata.windowed is not None and self.cache.windowed[self.layer]:
+            metadata = metadata.windowed
         self.layer += 1
-        if self.metadata.begun is not None:
-            layer.zero_blocks(self.metadata.begun)
-        layer.write(self.metadata.slots, key, value)
-        return self.provider.attend(query, layer, self.metadata, parameters)
+        if metadata.begun is not None:
+            layer.zero_blocks(metadata.begun)
+        layer.write(metadata.slots, key, value)
+        return self.provider.attend(query, layer, metadata, parameters)
 
 
 class RaggedRunner(PagedRunner):

@@ -65,7 +65,7 @@ class Kernel(_message.Message):
     def __init__(self, part: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WarmupPlan(_message.Message):
-    __slots__ = ("max_rows", "max_row_tokens", "max_step_tokens", "num_blocks", "block_size", "features", "draft")
+    __slots__ = ("max_rows", "max_row_tokens", "max_step_tokens", "num_blocks", "block_size", "features", "draft", "window_blocks")
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class WarmupPlan(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     max_rows: int
     max_row_tokens: int
     max_step_tokens: int
@@ -80,7 +81,8 @@ class WarmupPlan(_message.Message):
     block_size: int
     features: _containers.RepeatedScalarFieldContainer[str]
     draft: int
-    def __init__(self, max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draft: _Optional[int] = ...) -> None: ...
+    window_blocks: int
+    def __init__(self, max_rows: _Optional[int] = ..., max_row_tokens: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draft: _Optional[int] = ..., window_blocks: _Optional[int] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("groups", "max_rows", "max_row_tokens", "max_step_tokens", "max_prefill_rows", "in_flight", "draft", "memory", "compiles", "takes")

@@ -44,7 +44,9 @@ class Holders:
         """Return the number of first blocks of `keys` that some of the replicas `among` hold, and which of them do, as a bit set.
 
         Evicting drops the end of a prefix before its start, so who holds a block holds those before it, and a binary search suffices. It
-        begins near the end: most prompts are an earlier conversation and a little more.
+        begins near the end: most prompts are an earlier conversation and a little more. (If all layers of a model have windows, a replica
+        may lack the start, and the search may find too little.) Replicas report one cache group, the one that keeps whole prefixes; others
+        may make a hit shorter.
         """
         low, high, gap, holding, bits = 0, len(keys), 1, 0, self._bits
         while low < high:
@@ -64,14 +66,14 @@ class SharedPrefixIndex(PrefixIndex):
         super().__init__(block_size, holders.secret)
         self._holders, self._bit = holders, 1 << replica
 
-    def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
-        """Add an entry with a row's blocks; see `PrefixIndex.add`."""
-        entry = super().add(key, blocks)
+    def add(self, key: bytes, block: int) -> Entry | None:
+        """Add an entry with a row's block; see `PrefixIndex.add`."""
+        entry = super().add(key, block)
         if entry is not None:
             self._holders.add(key, self._bit)
         return entry
 
-    def evict(self) -> tuple[int, ...]:
+    def evict(self) -> int:
         """Evict the least recently used idle entry; see `PrefixIndex.evict`."""
         if self.unheld:
             self._holders.remove(next(iter(self.unheld)), self._bit)

@@ -154,6 +154,7 @@ class ReplicaPool:
             sum(each.hit_tokens for each in loads),
             sum(each.paused for each in loads),
             states,
+            max((each.window_usage for each in loads), default=0.0),
         )
 
     # as a server's shards

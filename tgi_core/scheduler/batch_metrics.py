@@ -63,7 +63,7 @@ class BatchMetrics:
         gauge("tgi_kv_blocks_capacity", lambda: snapshot().blocks_total)
         gauge("tgi_batch_current_max_tokens", lambda: used() * block_size)
         gauge("tgi_batch_max_total_tokens", lambda: snapshot().blocks_total * block_size)
-        gauge("vllm:kv_cache_usage_perc", lambda: used() / max(snapshot().blocks_total, 1))
+        gauge("vllm:kv_cache_usage_perc", lambda: max(used() / max(snapshot().blocks_total, 1), snapshot().window_usage))
         self._instruments.described(
             "vllm:cache_config_info",
             lambda: {"block_size": str(block_size), "num_gpu_blocks": str(snapshot().blocks_total)},

@@ -53,3 +53,5 @@ class Snapshot:
     """Requests whose clients do not read, whether or not they still have a row."""
     replicas: tuple[ReplicaState, ...] = ()
     """The state of each replica, if there are several; the other fields are then sums."""
+    window_usage: float = 0.0
+    """Used fraction of the fullest cache group whose blocks are taken back behind a window; of the fullest replica."""

@@ -191,6 +191,8 @@ class Policy:
                     moved.add(sequence.key)
                 continue
             drafts = drafter.drafts(sequence)[: max(0, room)]
+            if drafts:
+                self._memory.release_unseen(sequence)
             if drafts and self._memory.fits(sequence, sequence.computed + 1 + len(drafts)):
                 drafting.append(self._with_drafts(sequence, grown.get(sequence.key), drafts))
                 moved.add(sequence.key)
@@ -231,6 +233,9 @@ class Policy:
     ) -> None:
         """Add the next chunks of prompts that have begun, in order of rank."""
         kept = self._kept_for_newcomers(room, running, queue)
+        if self._memory.windowed:
+            for sequence in begun:
+                self._memory.release_unseen(sequence)
         for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
             take = room.chunk_size(sequence.prompt_left, kept)
             if take <= 0:
@@ -248,7 +253,9 @@ class Policy:
         return min(room.computed // NEWCOMERS_SHARE, room.computed - room.least)
 
     def _make_room(self, sequence: Sequence, take: int, running: dict[int, Sequence], plan: StepPlan) -> bool:
-        """Free blocks for a row by preempting others. Return False if the row itself was preempted."""
+        """Free blocks for a row: its own that it no longer sees, then by preempting others. Return False if the row itself was
+        preempted."""
+        self._memory.release_unseen(sequence)
         while not self._memory.fits(sequence, sequence.computed + take):
             last = _last(item for item in running.values() if item.wire_id and not item.exhausted)
             self._preempt(last, plan)
@@ -314,7 +321,7 @@ class Policy:
         grow."""
         positions = min(len(sequence.tokens) + 1, self._memory.longest)
         grows = self._memory.stride < self._capacity.max_row_tokens
-        return self._memory.fits(sequence, positions, spare=live if grows else 0)
+        return self._memory.has_room(sequence, positions, spare=live if grows else 0)
 
 
 def _begun(running: dict[int, Sequence]) -> list[Sequence]:

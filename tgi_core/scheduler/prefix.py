@@ -28,22 +28,23 @@ class ImageSpan:
 
 
 class Entry:
-    """A block per cache group with known content. `holders` is the number of rows that use it."""
+    """A block with known content. `holders` is the number of rows that use it."""
 
-    __slots__ = ("blocks", "holders", "key")
+    __slots__ = ("block", "holders", "key")
 
-    def __init__(self, key: bytes, blocks: tuple[int, ...]) -> None:
+    def __init__(self, key: bytes, block: int) -> None:
         self.key = key
-        self.blocks = blocks
+        self.block = block
         self.holders = 1
 
 
 class PrefixIndex:
-    """Entries by key. Their blocks are neither free nor owned by a row. Indexes with the same `secret` (16 bytes) have the same keys."""
+    """Entries of one cache group by key. Their blocks are neither free nor owned by a row. Indexes with the same `secret` (16 bytes) have
+    the same keys."""
 
     def __init__(self, block_size: int, secret: bytes | None = None) -> None:
         self.block_size = block_size
-        self._secret = secret or secrets.token_bytes(_DIGEST)
+        self.secret = secret or secrets.token_bytes(_DIGEST)
         self.entries: dict[bytes, Entry] = {}
         self.unheld: OrderedDict[bytes, Entry] = OrderedDict()
 
@@ -79,12 +80,12 @@ class PrefixIndex:
             found.append(entry)
         return found
 
-    def add(self, key: bytes, blocks: tuple[int, ...]) -> Entry | None:
-        """Add an entry with a row's blocks, held by the row. Return None if the prefix is already known with other blocks; these
-        then remain the row's own."""
+    def add(self, key: bytes, block: int) -> Entry | None:
+        """Add an entry with a row's block, held by the row. Return None if the prefix is already known with another block; the
+        given one then remains the row's own."""
         if key in self.entries:
             return None
-        entry = self.entries[key] = Entry(key, blocks)
+        entry = self.entries[key] = Entry(key, block)
         return entry
 
     def hold(self, entry: Entry) -> None:
@@ -99,11 +100,11 @@ class PrefixIndex:
         if not entry.holders:
             self.unheld[entry.key] = entry
 
-    def evict(self) -> tuple[int, ...]:
-        """Evict the least recently used idle entry. Return its block of each group. Raises KeyError if no entry is idle."""
+    def evict(self) -> int:
+        """Evict the least recently used idle entry and return its block. Raises KeyError if no entry is idle."""
         key, entry = self.unheld.popitem(last=False)
         del self.entries[key]
-        return entry.blocks
+        return entry.block
 
     def _hash(self, data: bytes) -> bytes:
-        return blake2b(data, digest_size=_DIGEST, key=self._secret).digest()
+        return blake2b(data, digest_size=_DIGEST, key=self.secret).digest()

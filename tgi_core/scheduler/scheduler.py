@@ -59,7 +59,7 @@ class Scheduler:
         self._options = options = options or SchedulerOptions()
         self._clock = clock
         reuse = options.prefix_caching and Feature.PREFIX_REUSE in capabilities.features
-        self.memory = RowMemory(capacity.groups, reuse, prefixes)
+        self.memory = RowMemory(capacity.groups, reuse, prefixes, capacity.max_step_tokens)
         self.times = StepTimes()
         speculates = capacity.draft > 0 and Feature.SPECULATION in capabilities.features
         sources = options.earlier_answers, observe_drafts, capabilities.proposals > 0
@@ -92,7 +92,7 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """Current load of the scheduler."""
         counts = self.memory.free, self.memory.total, self._query_tokens, self._hit_tokens, len(self.paused)
-        return Snapshot(len(self.queue), len(self.shard.rows), *counts)
+        return Snapshot(len(self.queue), len(self.shard.rows), *counts, window_usage=self.memory.window_usage)
 
     @property
     def prefix_caching(self) -> bool:
@@ -217,7 +217,10 @@ class Scheduler:
             events += self._refused(refused)
         self._launched = None
         if read is not None:
-            self.shard.read()
+            written = self.shard.read()
+            if self.memory.reusing and read.fault is None:
+                for sequence, positions in written:
+                    self.memory.enter(sequence, positions)
             self.times.read(self._clock())
             self._read(read, events)
         if refused is not None and _ends_all(refused) and self.lost is None:
@@ -267,6 +270,8 @@ class Scheduler:
         padded, drafts = plan.padded_prompt_tokens(self._capacity.takes), sum(len(item.drafts) for item in plan.grown)
         self.times.launched(plan.tokens - plan.prompt_tokens - drafts, padded, now, drafts, plan.proposing)
         self._advance(plan, 1)
+        if self.memory.windowed:
+            self.shard.note_chunks(item.sequence for item in (*plan.grown, *plan.admitted) if item.sequence.prompt_left)
         if not plan.admitted:
             return Decode(step, merged, plan.grants)
         return Prefill(step, tuple(item.as_request() for item in plan.admitted), merged[0] if merged else None, plan.grants)

@@ -41,8 +41,10 @@ class Sequence:
     """Whether the client has been charged for the request, when it began."""
     tables: tuple[list[int], ...] = ()
     """Blocks per cache group."""
-    entries: list[Entry | None] = field(default_factory=list)
-    """For each of the first blocks, the prefix entry that the row holds; None if the block is the row's own."""
+    entries: tuple[list[Entry | None], ...] = ()
+    """Per cache group, for each of the first blocks, the prefix entry that the row holds; None if the block is the row's own or gone."""
+    unseen: list[int] = field(default_factory=list)
+    """Number of first blocks per cache group that have been taken back, since they are outside of the group's window."""
     enter_at: int = 0
     """Number of tokens required before the next full block can enter the prefix index."""
     root: bytes = b""

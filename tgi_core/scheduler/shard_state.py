@@ -30,6 +30,8 @@ class ShardState:
         self.removed: set[int] = set()
         """Rows that no longer run but are still in a batch on the shard."""
         self._unread: deque[int] = deque()
+        self._chunks: dict[int, list[tuple[int, Sequence, int]]] = {}
+        """By unread step, the wire ids and sequences whose prompts it does not complete, and how many positions are then computed."""
 
     @property
     def empty(self) -> bool:
@@ -90,14 +92,20 @@ class ShardState:
         self._unread.append(step)
         return step, names
 
+    def note_chunks(self, sequences: Iterable[Sequence]) -> None:
+        """Note for `read` the rows of the step launched last whose prompts it does not complete."""
+        self._chunks[self._unread[-1]] = [(item.wire_id, item, item.computed) for item in sequences]
+
     def undo_launch(self) -> None:
         """Revert the step launched last, which was refused: the batches are unchanged."""
-        self._unread.pop()
+        self._chunks.pop(self._unread.pop(), None)
         self._batches = self._before
 
-    def read(self) -> None:
-        """Record that the oldest step has been read."""
-        self._unread.popleft()
+    def read(self) -> list[tuple[Sequence, int]]:
+        """Record that the oldest step has been read. Return the rows noted for it that still run, and the positions they have
+        written."""
+        chunks = self._chunks.pop(self._unread.popleft(), ())
+        return [(sequence, positions) for wire_id, sequence, positions in chunks if sequence.wire_id == wire_id]
 
     def lose(self) -> None:
         """Record in each row that its shard is lost."""
@@ -107,5 +115,6 @@ class ShardState:
     def forget(self) -> None:
         """Forget all batches and steps, which the shard has lost. All rows must have been removed."""
         self._unread.clear()
+        self._chunks.clear()
         self._batches.clear()
         self.removed.clear()

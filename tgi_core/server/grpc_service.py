@@ -87,6 +87,7 @@ class ShardService:
                 max_row_tokens=request.max_total_tokens or None,
                 max_step_tokens=request.max_prefill_tokens or None,
                 block_size=next(iter(block_sizes), None),
+                window_blocks=0,
             )
         )
         total = request.max_total_tokens or capacity.max_row_tokens

@@ -73,6 +73,7 @@ def encode_plan(plan: WarmupPlan) -> contract.WarmupPlan:
         block_size=plan.block_size,
         features=sorted(feature.value for feature in plan.features),
         draft=plan.draft,
+        window_blocks=plan.window_blocks,
     )
 
 
@@ -86,6 +87,7 @@ def decode_plan(message: contract.WarmupPlan) -> WarmupPlan:
         block_size=message.block_size if message.HasField("block_size") else None,
         features=frozenset(_known(Feature, message.features)),
         draft=message.draft,
+        window_blocks=message.window_blocks if message.HasField("window_blocks") else None,
     )
 
 

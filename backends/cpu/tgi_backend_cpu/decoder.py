@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,14 +14,18 @@ from torch import Tensor
 
 from tgi_backend_cpu.adapters import pack_table
 from tgi_backend_cpu.attention import HEAD_SIZES
+from tgi_backend_cpu.decoder_cache import DecoderCache
+from tgi_backend_cpu.flat_step import flatten
 from tgi_backend_cpu.interface import Layer, Layout, Linear, Model, Panels, Segment, Step
-from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels, Memory
+from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
 from tgi_backend_cpu.sampling import NativeSampler
 from tgi_backend_cpu.table_sizes import has_fused_rope, workspace_bytes
-from tgi_core.backend import Capacity, Feature, Kernel, Progress, WarmupPlan
+from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Progress, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape
+from tgi_core.engine.attention.cache import BLOCK_SIZES, PagedCache
+from tgi_core.engine.cache_sizes import window_layers
+from tgi_core.engine.decoder.loading import attention_layers
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -30,7 +34,7 @@ from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
 from tgi_core.engine.quantization.weight import Weight, concatenated
-from tgi_core.engine.runner import HiddenStates, LayerStates, ScoredPrompts, StepLogits
+from tgi_core.engine.runner import HiddenStates, LayerStates, StepLogits
 
 
 def refusal(table: DecoderTable, dtype: torch.dtype) -> str:
@@ -161,46 +165,6 @@ def _interleaved(bias: Tensor) -> Tensor:
     return padded.view(2, -1, 16).transpose(0, 1).reshape(-1).contiguous()
 
 
-@dataclass(frozen=True, slots=True)
-class FlatStep:
-    """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `wanted` are the tokens that need logits.
-
-    Among those, `last` has by request the place of a row's newest token, which its drafts follow, and `scored` the places that score
-    prompts. By request, `first` is a row's first token.
-    """
-
-    ids: np.ndarray
-    rows: np.ndarray
-    tables: np.ndarray
-    wanted: np.ndarray
-    last: dict[int, int]
-    first: dict[int, int]
-    scored: ScoredPrompts
-
-
-def flatten(row_inputs: Sequence[RowInput], block_size: int) -> FlatStep:
-    """One step, row by row in the order of the inputs."""
-    ids: list[int] = []
-    rows: list[tuple[int, int, int]] = []
-    wanted, scored = list[int](), ScoredPrompts()
-    last, firsts = dict[int, int](), dict[int, int]()
-    widest = max(-(-(row_input.start + row_input.take) // block_size) for row_input in row_inputs)
-    tables = np.zeros((len(row_inputs), widest), np.int32)
-    for i, row_input in enumerate(row_inputs):
-        first, end = len(ids), row_input.start + row_input.take
-        used = -(-end // block_size)
-        tables[i, :used] = row_input.row.tables[0][:used]
-        ids += row_input.tokens
-        rows.append((first, row_input.take, row_input.start))
-        firsts[row_input.row.request.id] = first
-        wanted += range(first, first + scored.add(row_input, len(wanted)))
-        if row_input.yields:
-            last[row_input.row.request.id] = len(wanted)
-            wanted += range(len(ids) - 1 - len(row_input.drafts), len(ids))
-    arrays = np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32)
-    return FlatStep(*arrays, last, firsts, scored)
-
-
 class DecoderRunner:
     """Runs a packed decoder; see `TableRunner`."""
 
@@ -234,9 +198,10 @@ class DecoderRunner:
         )
         self._space = ctypes.c_void_p(kernels.call.tgi_workspace())
         weakref.finalize(self, kernels.call.tgi_workspace_free, self._space)
-        self.cache: Memory | None = None
+        self.cache: DecoderCache | None = None
         self.beside: CacheBeside | None = None
         """Another model's cache with the same blocks as this one's."""
+        self._layers, self._separates = tuple(layer.shape for layer in attention_layers(table)), False
         self._logits = torch.empty(
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
@@ -244,12 +209,18 @@ class DecoderRunner:
         self._state_layers = np.zeros(0, np.int32)
         """The layers before which hidden states are kept."""
 
+    def separate_windows(self) -> None:
+        """See `SeparatesWindows`. Another cache's blocks are those of the group that keeps all positions."""
+        self._separates = self.beside is None or not all(shape.window for shape in self._layers)
+
     def reserve(self, plan: WarmupPlan) -> Capacity:
         """Reserve the cache and promise limits. Raises OutOfMemory."""
         block_size = plan.block_size or BLOCK_SIZES[0]
         block_bytes = self.cache_block_bytes(block_size)
-        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, beside=self.beside)
-        self.use_cache(capacity.groups[0].num_blocks, block_size)
+        windows = window_layers(self._layers, block_size, self._stored_dtype) if self._separates else None
+        capacity = plan_capacity(plan, self.shape, self._kit, block_size, block_bytes, beside=self.beside, windows=windows)
+        group = next((group for group in capacity.groups if group.kind is CacheKind.WINDOW), None)
+        self.use_cache(capacity.groups[0].num_blocks, block_size, group)
         self._logits = torch.empty(capacity.max_rows * (1 + plan.draft), self.shape.vocab_size)
         return capacity
 
@@ -257,27 +228,24 @@ class DecoderRunner:
         """Use a cache of two blocks, for the self-check."""
         self.use_cache(2, BLOCK_SIZES[0])
 
-    def use_cache(self, num_blocks: int, block_size: int) -> None:
-        """Use a cache of this size until `release`."""
-        block_bytes = self.cache_block_bytes(block_size)
-        self.cache = Memory(self._kernels, (num_blocks + 1) * block_bytes)
-        for index, layer in enumerate(self.packed.layers):
-            layer.cache = self.cache.address + index * block_bytes // len(self.packed.layers)
+    def use_cache(self, num_blocks: int, block_size: int, windows: CacheGroup | None = None) -> None:
+        """Use a cache of this size until `release`; `windows` is the group of layers with a window, if they have one of their own."""
+        layer_bytes = self.cache_block_bytes(block_size) // len(self._layers)
+        self.cache = DecoderCache(self._kernels, self._layers, layer_bytes, num_blocks, windows)
+        self.cache.attach(self.packed.layers)
         self._block_size = self.packed.model.block_size = block_size
         self.packed.model.int8_cache = int(self._stored_dtype is torch.int8)
 
     def cache_block_bytes(self, block_size: int) -> int:
         """Bytes of a block of this size."""
-        table = self.packed.table
-        shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
-        return block_size * len(table.layers) * shape.num_bytes(self._stored_dtype)
+        return PagedCache.block_bytes(self._layers, block_size, self._stored_dtype)
 
     def run(self, row_inputs: Sequence[RowInput]) -> StepLogits:
         """Compute one step. The next step overwrites the logits."""
         if self.cache is None:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(row_inputs)
-        flat, segments = flatten(arranged, self._block_size), self._segments(arranged)
+        flat, segments = flatten(arranged, self._block_size, self.cache.tables), self._segments(arranged)
         scored, prompt, first = flat.scored.places, dict[int, Tensor](), flat.last
         logits = self._room(len(flat.wanted) - len(scored))
         states = torch.empty(len(flat.ids), len(self._state_layers) * self.shape.hidden_size, dtype=self.shape.dtype)
@@ -285,10 +253,10 @@ class DecoderRunner:
             tokens=len(flat.ids),
             rows=len(row_inputs),
             wanted=len(flat.wanted),
-            table_stride=flat.tables.shape[1],
+            table_stride=flat.tables[0].shape[1],
             ids=flat.ids.ctypes.data,
             row=flat.rows.ctypes.data,
-            table=flat.tables.ctypes.data,
+            table=flat.tables[0].ctypes.data,
             wanted_tokens=flat.wanted.ctypes.data,
             logits=None if scored else logits.data_ptr(),
             segment=segments,
@@ -296,6 +264,7 @@ class DecoderRunner:
             state_layers=len(self._state_layers),
             state_layer=self._state_layers.ctypes.data,
             states=states.data_ptr(),
+            window_table=flat.tables[1].ctypes.data if len(flat.tables) > 1 else None,
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
         if scored:

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 12
+INTERFACE = 13
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -80,8 +80,7 @@ class Layer(Structure):
     _fields_ = (
         *((name, Linear) for name in ("qkv", "output", "gate_up", "down")),
         *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm", "cache")),
-        ("window", c_int32),
-        ("rotary", c_int32),
+        *((name, c_int32) for name in ("window", "rotary", "cache_layers", "windowed")),
     )
 
 
@@ -129,6 +128,7 @@ class Step(Structure):
         ("state_layers", c_int32),
         ("state_layer", c_void_p),
         ("states", c_void_p),
+        ("window_table", c_void_p),
     )
 
 

@@ -6,7 +6,21 @@ from pkgutil import iter_modules
 from tgi_conformance.clause import Clause, registered
 
 TOPICS = (
-    *("package", "open", "order", "handles", "isolation", "clear", "drop", "cover", "growth", "capacity", "failure", "refusal"),
+    *(
+        "package",
+        "open",
+        "order",
+        "handles",
+        "isolation",
+        "clear",
+        "drop",
+        "cover",
+        "growth",
+        "windows",
+        "capacity",
+        "failure",
+        "refusal",
+    ),
     *("machine", "parity", "mates", "invariant", "continue", "formula", "chunks", "mixing", "prefix", "masks", "pairs"),
     *("lora", "media", "speculation", "ranks", "faults", "promise", "leaks", "speed"),
 )

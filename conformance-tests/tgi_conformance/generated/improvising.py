@@ -194,7 +194,7 @@ class _Player:
         size = self.stage.capacity.groups[0].block_size
         under_way = {part.row.request.id for parts in self.oracle.steps.values() for part in parts}
         rows = [row for row in self.oracle.rows if len(row.request.tokens) >= size and not row.owed and not row.failed]
-        rows = [row for row in rows if row.request.id not in under_way and not row.request.cached]
+        rows = [row for row in rows if row.request.id not in under_way | self.stage.thinned and not row.request.cached]
         return self.draw.choice(rows) if rows and self.draw.random() < 0.3 else None
 
     def _sharing(self, owner: OracleRow, tail: tuple[int, ...], fields: dict[str, object]) -> Request:

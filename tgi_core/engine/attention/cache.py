@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from tgi_core.backend import CacheGroup
 
 BLOCK_SIZES: tuple[int, ...] = (16, 32, 64, 128)
 """Supported positions per block, best first."""
@@ -18,11 +20,13 @@ SPARE_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The cache of one attention layer per position; keys and values may differ in width."""
+    """The cache of one attention layer per position; keys and values may differ in width. A position sees the last `window` positions,
+    itself included; None: all."""
 
     kv_heads: int
     key_width: int
     value_width: int
+    window: int | None = None
 
     def elements(self) -> int:
         """Elements per position."""
@@ -133,7 +137,7 @@ def stacked_layers(
 ) -> tuple[LayerCache, ...]:
     """Caches of layers, in the order in which a step runs them. If all are alike, the first zeroes the blocks of all, with two operators
     per step rather than two per layer. That matters in captured steps, which always zero blocks: the null block if none is begun."""
-    if len(set(shapes)) != 1:
+    if len({replace(shape, window=None) for shape in shapes}) != 1:
         return tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
     rows = (len(shapes), num_blocks + SPARE_BLOCKS, block_size, shapes[0].kv_heads)
     keys, values = (
@@ -158,12 +162,25 @@ class PagedCache:
         device: torch.device,
         new_layer: NewLayer = LayerCache,
         new_layers: NewLayers | None = None,
+        windows: CacheGroup | None = None,
     ) -> None:
-        """`new_layers` makes all layers at once, if given."""
+        """`new_layers` makes all layers at once, if given. `windows` is the group of the layers with a window, if it is not that of the
+        others."""
         self.block_size = block_size
         self.num_blocks = num_blocks
-        sizes = (num_blocks, block_size, dtype, device)
-        self.layers = new_layers(shapes, *sizes) if new_layers else tuple(new_layer(shape, *sizes) for shape in shapes)
+        self.windowed = tuple(windows is not None and shape.window is not None for shape in shapes)
+        """By layer, whether it is in that group."""
+        self.windows: tuple[int | None, ...] = (None,)
+        """The window of each group, in the order of rows' block tables."""
+        if windows is None:
+            sizes = (num_blocks, block_size, dtype, device)
+            self.layers = new_layers(shapes, *sizes) if new_layers else tuple(new_layer(shape, *sizes) for shape in shapes)
+            return
+        self.windows = (windows.window,) if all(self.windowed) else (None, windows.window)
+        counts = [windows.num_blocks if inside else num_blocks for inside in self.windowed]
+        self.layers = tuple(
+            new_layer(shape, count, block_size, dtype, device) for shape, count in zip(shapes, counts, strict=True)
+        )
 
     @staticmethod
     def block_bytes(shapes: tuple[LayerShape, ...], block_size: int, dtype: torch.dtype) -> int:

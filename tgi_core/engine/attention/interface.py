@@ -35,6 +35,11 @@ class AttentionParameters:
     chunk: int | None = None
     sinks: Tensor | None = None
 
+    @property
+    def span(self) -> int | None:
+        """Positions that a query sees at most, itself included; None: all. A chunk is one, too: the row's last one is visible in part."""
+        return min((limit for limit in (self.window, self.chunk) if limit is not None), default=None)
+
 
 class AttentionImpl(Protocol):
     """Computes the attention calls of a running model."""

@@ -88,7 +88,7 @@ class StepMetadata:
 
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
     blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
-    plain torch in `masks`.
+    plain torch in `masks`. `windowed` is the same step with the blocks of layers with a window, if they are in a cache group of their own.
     """
 
     order: list[RowInput]
@@ -103,6 +103,7 @@ class StepMetadata:
     masks: dict[object, Tensor | None] = field(default_factory=dict)
     shared: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
     arrays_built: StepArrays | None = None
+    windowed: StepMetadata | None = None
 
     def arrays(self) -> StepArrays:
         """The step as kernels read it; copied to the device once, at the first call."""
@@ -126,8 +127,10 @@ class StepMetadata:
         )
 
 
-def build(row_inputs: Sequence[RowInput], block_size: int, device: torch.device) -> StepMetadata:
-    """The metadata of a step over one cache group."""
+def build(
+    row_inputs: Sequence[RowInput], block_size: int, device: torch.device, windows: tuple[int | None, ...] = (None,)
+) -> StepMetadata:
+    """The metadata of a step. `windows` are those of the cache groups: one, or that of all positions and one with a window."""
     order = [row_input for row_input in row_inputs if row_input.take == 1] + [
         row_input for row_input in row_inputs if row_input.take > 1
     ]
@@ -137,36 +140,43 @@ def build(row_inputs: Sequence[RowInput], block_size: int, device: torch.device)
     cu_seqlens = np.concatenate(([0], np.cumsum(takes)))
     positions = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], takes)
     ids = np.concatenate([np.asarray(row_input.tokens, np.int64) for row_input in order])
-    tables = _padded_tables(order, block_size)
-    blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
-    ends = starts + takes
-    return StepMetadata(
-        order=order,
-        input_ids=torch.from_numpy(ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        slots=torch.from_numpy(blocks * block_size + positions % block_size).to(device),
-        begun=_begun(tables, starts, ends, block_size, device),
-        cu_seqlens=cu_seqlens,
-        tables=tables,
-        decode=_decode_rows(tables[:num_decode], ends[:num_decode], block_size, device),
-        prefill=tuple(
-            PrefillRow(
-                start=int(cu_seqlens[i]),
-                end=int(cu_seqlens[i + 1]),
-                past=int(starts[i]),
-                table=torch.from_numpy(tables[i, : -(-int(ends[i]) // block_size)]).to(device),
-            )
-            for i in range(num_decode, len(order))
-        ),
-    )
+    ends, given_ids, given_positions = starts + takes, torch.from_numpy(ids).to(device), torch.from_numpy(positions).to(device)
+
+    def in_group(group: int, windowed: StepMetadata | None = None) -> StepMetadata:
+        tables = padded_tables(order, block_size, group, windows[group])
+        blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
+        return StepMetadata(
+            order=order,
+            input_ids=given_ids,
+            positions=given_positions,
+            slots=torch.from_numpy(blocks * block_size + positions % block_size).to(device),
+            begun=_begun(tables, starts, ends, block_size, device),
+            cu_seqlens=cu_seqlens,
+            tables=tables,
+            decode=_decode_rows(tables[:num_decode], ends[:num_decode], block_size, device),
+            prefill=tuple(
+                PrefillRow(
+                    start=int(cu_seqlens[i]),
+                    end=int(cu_seqlens[i + 1]),
+                    past=int(starts[i]),
+                    table=torch.from_numpy(tables[i, : -(-int(ends[i]) // block_size)]).to(device),
+                )
+                for i in range(num_decode, len(order))
+            ),
+            windowed=windowed,
+        )
+
+    return in_group(0, in_group(1) if len(windows) > 1 else None)
 
 
-def _padded_tables(order: list[RowInput], block_size: int) -> np.ndarray:
-    """[rows, blocks] of block ids, up to the one that each row has reached."""
+def padded_tables(order: Sequence[RowInput], block_size: int, group: int = 0, window: int | None = None) -> np.ndarray:
+    """[rows, blocks] of block ids in a cache group, up to the one that each row has reached. Blocks that a window hides from the step may
+    be other rows': the null block stands for them."""
     used = [-(-(row_input.start + row_input.take) // block_size) for row_input in order]
     tables = np.zeros((len(order), max(used)), np.int64)
     for i, (row_input, count) in enumerate(zip(order, used, strict=True)):
-        tables[i, :count] = row_input.row.tables[0][:count]
+        first = 0 if window is None else max(0, row_input.start - window + 1) // block_size
+        tables[i, first:count] = row_input.row.tables[group][first:count]
     return tables
 
 

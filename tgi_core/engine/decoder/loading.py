@@ -46,8 +46,14 @@ class LoadedDecoder:
 
 def attention_layers(table: DecoderTable) -> list[AttentionLayer]:
     """The attention layers of a table."""
-    shape = LayerShape(table.kv_heads, table.head_size, table.head_size)
-    return [AttentionLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)) for kind in table.layers]
+    return [
+        AttentionLayer(
+            LayerShape(table.kv_heads, table.head_size, table.head_size, kind.window or None),
+            table.heads,
+            AttentionParameters(table.attention_scale, kind.window),
+        )
+        for kind in table.layers
+    ]
 
 
 def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) -> LoadedDecoder:

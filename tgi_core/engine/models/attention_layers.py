@@ -35,7 +35,7 @@ class ShapeRecorder:
         """Attention of one layer; see `AttentionImpl`."""
         if query.shape[0] % key.shape[0] or key.shape[:2] != value.shape[:2] or query.shape[1] != key.shape[1]:
             raise NotRagged("keys of another length than the queries")
-        self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2]))
+        self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2], parameters.span))
         self.asked.append(parameters)
         self.heads.append(query.shape[0])
         group = query.shape[0] // key.shape[0]

@@ -15,6 +15,7 @@ from tgi_core.engine.planning.samples import WeightSamples
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.sync_session import SyncSession
+from tgi_core.engine.window_groups import separate_windows
 
 
 def plan_session(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -> BaseSession:
@@ -33,6 +34,7 @@ def plan_session(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
 
         runner, shape = plan_modules(options, kit, free_bytes)
         kernels = (*kit.choices(), Kernel("step", "transformers' modules", str(reason)))
+    separate_windows(runner, kit)
     session = SyncSession(runner, shape, None, (), kernels)
     session.declare(quantize=options.quantize)
     return session

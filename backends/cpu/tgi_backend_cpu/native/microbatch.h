@@ -13,7 +13,10 @@ class Microbatch {
  public:
   Microbatch(const Step& whole, int first, int last) : step_(whole), first_(first) {
     const int32_t* row = whole.row;
-    for (; row[0] + row[1] <= first; row += 3) step_.table += whole.table_stride;
+    for (; row[0] + row[1] <= first; row += 3) {
+      step_.table += whole.table_stride;
+      if (step_.window_table) step_.window_table += whole.table_stride;
+    }
     for (; row < whole.row + 3 * whole.rows && row[0] < last; row += 3) {
       const int from = std::max(first, row[0]), to = std::min(last, row[0] + row[1]);
       rows_.insert(rows_.end(), {from - first, to - from, row[2] + from - row[0]});

@@ -11,7 +11,8 @@ struct Layer {
   Linear qkv, output, gate_up, down;
   const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two are per head, or null
   unit* cache;
-  int32_t window, rotary;  // rotary 0: no RoPE in this layer
+  int32_t window, rotary;          // rotary 0: no RoPE in this layer
+  int32_t cache_layers, windowed;  // how many layers share the blocks of its cache; windowed 1: rows' blocks are those of `window_table`
 };
 
 struct Model {
@@ -31,7 +32,8 @@ struct Model {
 // The merged projections of a layer, which adapters target.
 enum class Projection : size_t { qkv, output, gate_up, down, count };
 
-// The tokens of one step, row by row. `row` [rows][3] holds each row's first token, count and past; `table` [rows][table_stride] its blocks.
+// The tokens of one step, row by row. `row` [rows][3] holds each row's first token, count and past; `table` [rows][table_stride] its blocks,
+// and `window_table` those of windowed layers, if there are any. Of these, blocks before the window may be other rows', and are not read.
 // `wanted_tokens` are those whose logits [wanted][vocabulary] are computed: at once, or where `logits` is null by `StepHead`. `segment` are the
 // tokens that have an adapter, in order. `states` [tokens][state_layers][hidden] get the streams before the layers `state_layer`, in the
 // dtype of the model.
@@ -44,6 +46,7 @@ struct Step {
   int32_t segments, state_layers;
   const int32_t* state_layer;
   void* states;
+  const int32_t* window_table;
 };
 
 // Activations of a step; the buffers grow and are reused. `chosen` holds those of the wanted tokens after the last layer's attention: from
@@ -113,10 +116,15 @@ class StepBody {
         adapters_{model, space, {step.segment, step.segment + step.segments}}, phases_(threads, model.epsilon) {
     for (int r = 0; r < step.rows; r++)
       all_.rows.push_back({step.row[3 * r], step.row[3 * r + 1], step.row[3 * r + 2], step.table + (size_t)r * step.table_stride});
+    if (step.window_table) {
+      window_rows_ = all_.rows;
+      for (int r = 0; r < step.rows; r++) window_rows_[r].table = step.window_table + (size_t)r * step.table_stride;
+    }
+    const std::vector<Row>& rows = rows_of(m_.layer[m_.layers - 1]);
     for (int i = 0, r = 0; i < step.wanted; i++) {
       const int token = step.wanted_tokens[i];
-      while (token >= all_.rows[r].first + all_.rows[r].count) r++;
-      last_.rows.push_back({token, 1, all_.rows[r].past + token - all_.rows[r].first, all_.rows[r].table});
+      while (token >= rows[r].first + rows[r].count) r++;
+      last_.rows.push_back({token, 1, rows[r].past + token - rows[r].first, rows[r].table});
     }
     const size_t tokens = step.tokens;
     token_row_.resize(tokens);
@@ -126,7 +134,7 @@ class StepBody {
     for (int l = 0; l < m_.layers; l++) {
       const bool is_last = l == m_.layers - 1;
       add_states(l);
-      add_attention(m_.layer[l], is_last ? last_ : m_.layer[l].window ? windowed_plan(m_.layer[l].window) : all_);
+      add_attention(m_.layer[l], is_last ? last_ : m_.layer[l].window ? windowed_plan(m_.layer[l]) : all_);
       if (!is_last) add_output_and_mlp(phases_, adapters_, m_.layer[l], w_.attended.data(), w_.stream.data(), tokens);
     }
     phases_.each_token(Part::other, [this](size_t i) { choose(i); }, s_.wanted);
@@ -157,14 +165,14 @@ class StepBody {
     }
     const Adapted adapted = adapters_.of(layer, Projection::qkv);
     phases_.normed_gemm(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
-    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, m_.layers, m_.int8_cache};
+    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, layer.cache_layers, m_.int8_cache};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
     phases_.each_token(
         Part::rotary,
         [this, &layer, cache, &plan](size_t t) {
           if (t == 0) Attention<Op>::reset(plan);
-          m_.fused_rope ? keep_rotated(cache, t) : rotate_and_keep(layer, cache, t);
+          m_.fused_rope ? keep_rotated(layer, cache, t) : rotate_and_keep(layer, cache, t);
         },
         s_.tokens);
     attention_.emplace_back(cache, scoring, m_.heads, heads_of(0), (size_t)qkv_, (element*)w_.attended.data(), (size_t)heads_);
@@ -172,14 +180,17 @@ class StepBody {
     phases_.add(phase_of(Part::attention, attention_.back(), plan.tasks.size()));
   }
 
-  typename Attention<Op>::Plan& windowed_plan(int window) {
+  typename Attention<Op>::Plan& windowed_plan(const Layer& layer) {
     for (auto& [width, plan] : windowed_)
-      if (width == window) return plan;
+      if (width == layer.window) return plan;
     windowed_.emplace_back();
-    windowed_.back().first = window;
-    windowed_.back().second.rows = all_.rows;
+    windowed_.back().first = layer.window;
+    windowed_.back().second.rows = rows_of(layer);
     return windowed_.back().second;
   }
+
+  // The step's rows with the block tables of a layer.
+  const std::vector<Row>& rows_of(const Layer& layer) const { return layer.windowed ? window_rows_ : all_.rows; }
 
   // The token's embedding, and the cosines and sines of its position.
   void start(size_t t) {
@@ -202,8 +213,8 @@ class StepBody {
 
   // Write a token's keys and values to the cache: key(head), and value(head, ahead) of the token itself or the next one.
   template <class Key, class Value>
-  TGI_INLINED void keep(const Cache& cache, size_t t, const Key& key, const Value& value) {
-    const Row& row = all_.rows[token_row_[t]];
+  TGI_INLINED void keep(const Layer& layer, const Cache& cache, size_t t, const Key& key, const Value& value) {
+    const Row& row = rows_of(layer)[token_row_[t]];
     const int position = row.past + (int)t - row.first;
     const bool has_next = (int)t + 1 < row.first + row.count, before = written_before<Op>(cache, position, (int)t > row.first);
     fetch_page(cache, row, position);
@@ -214,11 +225,11 @@ class StepBody {
   }
 
   // If the GEMM has rotated them.
-  void keep_rotated(const Cache& cache, size_t t) {
+  void keep_rotated(const Layer& layer, const Cache& cache, size_t t) {
     const int size = m_.head_size;
     const element *keys = heads_of(t) + heads_, *values = keys + m_.kv_heads * size;
     fetch(keys + 4 * qkv_, 2 * m_.kv_heads * size * sizeof(element));
-    keep(cache, t, [&](int h) { return keys + h * size; }, [&](int h, int ahead) { return values + ahead * qkv_ + h * size; });
+    keep(layer, cache, t, [&](int h) { return keys + h * size; }, [&](int h, int ahead) { return values + ahead * qkv_ + h * size; });
   }
 
   // If it has rotated neither keys nor queries.
@@ -240,7 +251,7 @@ class StepBody {
       return made[ahead];
     };
     for (int h = 0; h < m_.heads; h++) rotate_head(from + h * size, layer.query_norm, heads_of(t) + h * size);
-    keep(cache, t, key, value);
+    keep(layer, cache, t, key, value);
   }
 
   void choose(size_t i) {
@@ -255,6 +266,7 @@ class StepBody {
   const size_t threads_, first_, chosen_;
   const int half_, heads_, qkv_;
   typename Attention<Op>::Plan all_, last_;
+  std::vector<Row> window_rows_;
   std::deque<std::pair<int, typename Attention<Op>::Plan>> windowed_;
   std::vector<int> token_row_;
   std::deque<Attention<Op>> attention_;
