@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tests.engine.tiny_models import PROMPTS, Schedule, open_cpu, save_tiny, silent
 from tgi_core.backend import InvalidModel
+from tgi_core.engine.models import loading
 from tgi_core.engine.models.build import ModelSource, read_config
 from tgi_core.engine.weights.headers import read_header
 
@@ -212,3 +214,14 @@ def test_tied_embeddings_share_memory(tmp_path: Path) -> None:
     assert "lm_head.weight" not in read_header(tmp_path / "model.safetensors")
     model = ModelSource(tmp_path, read_config(tmp_path), torch.float32).build(silent)
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+
+
+def test_renamed_tensors_are_loaded_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-NeoX's files call the output head `embed_out`; transformers, which would keep all files mapped, does not load them."""
+    folder = save_tiny("gpt_neox", tmp_path / "model")
+    assert "embed_out.weight" in load_file(folder / "model.safetensors")
+    monkeypatch.setattr(loading, "load_through_transformers", None)
+    model = ModelSource(folder, read_config(folder), torch.float32).build(silent)
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name

@@ -217,3 +217,13 @@ def test_sizes() -> None:
     assert [parse_size(text) for text in ("24GiB", "80 GB", "1.5mib", "7")] == [24 << 30, 80 * 10**9, 3 << 19, 7]
     with pytest.raises(StartupError, match="--memory -1GB"):
         parse_size("-1GB")
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_embedding_stays_beside_its_packed_head(loaded: bool, tmp_path: Path) -> None:
+    """A tied head that a kernel packs takes memory of its own: as much as one that is not tied."""
+    tied, apart = (
+        save_tiny("gemma2", tmp_path / str(is_tied), tie_word_embeddings=is_tied, vocab_size=4096) for is_tied in (True, False)
+    )
+    weights = [memory(opened(model, loaded, dtype="bfloat16")[1], "weights") for model in (tied, apart)]
+    assert weights[0] == pytest.approx(weights[1], rel=0.02)

@@ -130,7 +130,9 @@ def _ragged(
 def _tied(model: PreTrainedModel) -> list[set[str]]:
     """Names of parameters that are one; a head that was rounded at load is no longer its embedding."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    return [group for group in tied_groups(model) if len({id(parameters.get(name)) for name in group}) == 1]
+    return [
+        group for group in tied_groups(model) if len({parameters[name].data_ptr() for name in group & parameters.keys()}) == 1
+    ]
 
 
 def _kept_bytes(model: PreTrainedModel, tied: list[set[str]]) -> int:
