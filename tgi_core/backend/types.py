@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 7)
+API_VERSION = (1, 8)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -193,7 +193,8 @@ class Capabilities:
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
     empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the most
-    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator.
+    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator. `whole_images` (since 1.8): tokens of an image see each
+    other, so the core never lets a step end between two of them.
     """
 
     features: frozenset[Feature]
@@ -208,6 +209,7 @@ class Capabilities:
     cache_dtype: str = "auto"
     quantize: str = ""
     proposals: int = 0
+    whole_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ class StepMetadata:
     """One ragged step. `order` lists the work in the order of the flat tokens: decode rows first.
 
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
-    blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
+    blocks] are the blocks of all rows, padded with the null block. `spans` has, by the first flat token of a prefill row, the positions
+    start…end − 1 of images whose tokens see each other; only providers that say `sees_ahead` know it. Providers cache in `shared` what their layers share within the step,
     plain torch in `masks`.
     """
 
@@ -103,6 +104,7 @@ class StepMetadata:
     masks: dict[object, Tensor | None] = field(default_factory=dict)
     shared: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
     arrays_built: StepArrays | None = None
+    spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def arrays(self) -> StepArrays:
         """The step as kernels read it; copied to the device once, at the first call."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tgi_core.backend import InvalidRequest, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.media.tower import VisionTower
+from tgi_core.engine.media.tower import VisionTower, runs
 from tgi_core.media.features import num_tokens
 
 _AXES = 3
@@ -23,8 +23,9 @@ _MOST_ROWS = 1 << 14
 class ImagesInPrompts:
     """Puts the embeddings of images into the steps of a model."""
 
-    def __init__(self, tower: VisionTower, embedding: nn.Module) -> None:
-        self.tower = tower
+    def __init__(self, tower: VisionTower, embedding: nn.Module, longest_ahead: int = 0) -> None:
+        """`longest_ahead`: the longest run of an image's tokens that may see each other; 0 if none see ahead."""
+        self.tower, self.longest_ahead = tower, longest_ahead
         self._shifts: dict[int, int] = {}
         """By request id, how far its tokens' positions after the prompt are from those of the tokens."""
         self._tokens: tuple[Tensor, Tensor] | None = None
@@ -36,6 +37,9 @@ class ImagesInPrompts:
         """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
         placeholders: that must not fail the step."""
         try:
+            for start, end in self._runs(request):
+                if end - start > self.longest_ahead:
+                    raise ValueError(f"an image has {end - start} tokens in a row; up to {self.longest_ahead} can see each other")
             for item, positions in self._positions(request):
                 if positions[-1] >= request.cached:
                     self.tower.embeddings(item)
@@ -44,7 +48,10 @@ class ImagesInPrompts:
 
     @contextmanager
     def rows(self, step: StepMetadata) -> Iterator[None]:
-        """Replace the embeddings of placeholders in this step, which runs inside."""
+        """Replace the embeddings of placeholders in this step, which runs inside, and let tokens of an image see each other if they do."""
+        for row_input, first in zip(step.order, step.cu_seqlens, strict=False):
+            if spans := self._spans(row_input):
+                step.spans[int(first)] = spans
         parts = [
             part
             for row_input, first in zip(step.order, step.cu_seqlens, strict=False)
@@ -93,6 +100,21 @@ class ImagesInPrompts:
             if len(inside):
                 rows = self.tower.embeddings(item)
                 yield torch.from_numpy(positions[inside] - start + first), rows[:, int(inside[0]) : int(inside[-1]) + 1]
+
+    def _spans(self, row_input: RowInput) -> tuple[tuple[int, int], ...]:
+        """The runs of images' tokens in a row's part of a step that see each other. Raises InvalidRequest if it ends inside one."""
+        start, end = row_input.start, row_input.start + row_input.take
+        spans = tuple(run for run in self._runs(row_input.row.request) if run[0] < end and run[1] > start)
+        if spans and spans[-1][1] > end:
+            id = row_input.row.request.id
+            raise InvalidRequest(f"request {id}: a step cuts an image, whose tokens see each other", request_ids=(id,))
+        return spans
+
+    def _runs(self, request: Request) -> list[tuple[int, int]]:
+        """Start and end of each run of placeholders, if an image's tokens see each other."""
+        if not self.longest_ahead or not request.media:
+            return []
+        return runs(np.flatnonzero(np.asarray(request.tokens[: request.prompt_len]) == self.tower.placeholder_id))
 
     def _positions(self, request: Request) -> Iterator[tuple[bytes, np.ndarray]]:
         """Each image of a request with the positions of its placeholders. Raises ValueError."""
