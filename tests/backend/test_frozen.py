@@ -48,6 +48,7 @@ DIGESTS = {
     (1, 5): "fb6ca7671b8a2d20616f3d705ec669c8e6625a96234be8aff192569bfc990777",
     (1, 6): "d7c0b7c92867d21f14a7f8b6341fe73bf4cb70263118fff1ccc2410b511ac1f4",
     (1, 7): "7645535e53c6fd17027db38b2d34f3b6b272895576beed3299eedcc397df3293",
+    (1, 8): "56caddd387e8db762fb8c4f0f3076e0f94be63e49f0d3c8233116baaa8281d0f",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -78,6 +79,8 @@ if API_VERSION >= (1, 6):
     test_1_6_keeps_the_contract = conformance((1, 6))
 if API_VERSION >= (1, 7):
     test_1_7_keeps_the_contract = conformance((1, 7))
+if API_VERSION >= (1, 8):
+    test_1_8_keeps_the_contract = conformance((1, 8))
 
 
 def test_every_released_minor_has_one() -> None:

@@ -17,6 +17,8 @@ from tests.engine.image_models import image, save_model
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
 from tgi_core.backend import EMPTY, Feature, Grant, InvalidModel, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
+from tgi_core.engine.media import placing
+from tgi_core.engine.media.tower import item_digest
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
@@ -165,6 +167,18 @@ def test_an_image_is_encoded_once(opened: Opened) -> None:
     opened.alone("See <image> here")
     opened.alone("<image> first")
     assert tower.runs == before + 1
+
+
+def test_an_image_is_digested_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many chunks its prompt has: an item can have megabytes."""
+    digested = list[bytes]()
+    monkeypatch.setattr(placing, "item_digest", lambda item: digested.append(item) or item_digest(item))
+    text = "Two of them: <image> and <image>, said he"
+    run, (take, *rest) = opened.schedule(), opened.chunks(text, 3)
+    run.step(opened.request(run, 1, text, take))
+    for chunk in rest:
+        run.step(grants=(Grant(1, chunk),))
+    assert digested == list(opened.made[text][1])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tgi_core.backend import Feature, Kernel, Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
 from tgi_core.engine.media.placing import ImagesInPrompts
-from tgi_core.engine.media.tower import UnsupportedVision, VisionTower, runs
+from tgi_core.engine.media.tower import UnsupportedVision, VisionTower, item_digest, runs
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.loading import sees_images
 from tgi_core.engine.ragged import RaggedRunner
@@ -87,7 +87,7 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
     """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
     try:
         tower = VisionTower(model, check.placeholder_id)
-        tower.embeddings(check.item)
+        tower.embeddings(check.item, item_digest(check.item))
         if check.sees_ahead and not runner.provider.sees_ahead:
             raise UnsupportedVision(f"tokens of its images see each other, which {runner.provider.name} attention does not compute")
         longest = max(check.row, _window(model)) if check.sees_ahead else 0

@@ -56,11 +56,10 @@ class VisionTower:
         """Where the model runs."""
         return self._model.device
 
-    def embeddings(self, item: bytes) -> Tensor:
-        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media`, from the cache if it is there: those that take the place
+    def embeddings(self, item: bytes, key: bytes) -> Tensor:
+        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there: those that take the place
         of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
         features."""
-        key = blake2b(item, digest_size=32).digest()
         found = self.kept.find(key)
         if found is None:
             found = self._embed(ImageFeatures.from_bytes(item))
@@ -149,6 +148,11 @@ class VisionTower:
         finally:
             del self._decoder.forward
         return given
+
+
+def item_digest(item: bytes) -> bytes:
+    """Identify an item of `Request.media`: 32 bytes."""
+    return blake2b(item, digest_size=32).digest()
 
 
 def runs(places: np.ndarray) -> list[tuple[int, int]]:
