@@ -158,6 +158,7 @@ class Validator:
         length, tokenized = await self._tokenized(prompt, keep)
         ids = tokenized.ids
         _check(self._length_rules(length if parameters.truncate is None else len(ids), parameters), PromptTooLong)
+        _check(self._image_size_rules(tokenized), PromptTooLong)
         _check(iter([(not ids, "`inputs` cannot be empty")]))  # a tokenizer may return no tokens for a text
         _check(self._token_rules(ids))
         checked = await self._grammar(parameters, extras)
@@ -328,6 +329,12 @@ class Validator:
         yield from self._total_rules(length, given, str(length))
         yield length > largest, f"`inputs` must have less than {largest} tokens. Given: {length}"
 
+    def _image_size_rules(self, prompt: TokenizedPrompt) -> Iterator[Rule]:
+        largest = self._limits.max_image_tokens
+        for number, span in enumerate(prompt.spans, 1):
+            length = span.end - span.start
+            yield length > largest, f"image {number} must have at most {largest} tokens, which fit in a step. Given: {length}"
+
     def _token_rules(self, ids: tuple[int, ...]) -> Iterator[Rule]:
         """Check the token ids: a tokenizer may have tokens that only larger models of its family have."""
         last, vocabulary = max(ids), self._capabilities.vocab_size
@@ -349,7 +356,7 @@ def effective_limits(settings: Settings, promised: Limits) -> Limits:
     """Return the backend's limits, capped by those that the operator set."""
     total = min(promised.max_total_tokens, settings.max_total_tokens or promised.max_total_tokens)
     longest = min(promised.max_input_tokens, settings.max_input_tokens or promised.max_input_tokens, total - 1)
-    return Limits(longest, total, promised.max_new_tokens)
+    return Limits(longest, total, promised.max_new_tokens, promised.max_image_tokens)
 
 
 def check_choices(asked: int) -> int:

@@ -50,7 +50,7 @@ DIGESTS = {
     (1, 5): "fb6ca7671b8a2d20616f3d705ec669c8e6625a96234be8aff192569bfc990777",
     (1, 6): "d7c0b7c92867d21f14a7f8b6341fe73bf4cb70263118fff1ccc2410b511ac1f4",
     (1, 7): "7645535e53c6fd17027db38b2d34f3b6b272895576beed3299eedcc397df3293",
-    (1, 8): "d3bd8bf68e55ff543ab35f9903d4ccd6e4d805b493edb4b9c027ff6cb2fa68b5",
+    (1, 8): "3c83734a9ba5f3ccefc1ed49017f29747951e8367a4dbe3fb4667142254d8f62",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 

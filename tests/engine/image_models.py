@@ -37,6 +37,9 @@ def save_model(family: str, directory: Path) -> Path:
     torch.manual_seed(1)
     model: PreTrainedModel = transformers.AutoModelForImageTextToText.from_config(config)
     model.generation_config.eos_token_id = None
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.any():  # a projection that begins with zeros would hide the image
+            torch.nn.init.normal_(parameter, std=0.3)
     model.eval().save_pretrained(directory)
     processor.save_pretrained(directory)
     return directory
@@ -140,6 +143,29 @@ def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     return config, _processor("PaliGemmaProcessor", tokenizer, image_processor=images)
 
 
+def _gemma3(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    """Tokens of an image see each other. An image has more tokens than the layers with sliding windows see."""
+    marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    tokenizer.add_special_tokens({"additional_special_tokens": list(marks.values())})
+    tokenizer._set_model_specific_special_tokens(marks)
+    begins, ends, id = map(tokenizer.convert_tokens_to_ids, marks.values())
+    layers = {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    text = transformers.Gemma3TextConfig(
+        vocab_size=len(tokenizer), **_TEXT | layers, sliding_window=12, query_pre_attn_scalar=16, pad_token_id=0
+    )
+    tower = transformers.SiglipVisionConfig(**_TOWER, patch_size=7, vision_use_head=False)
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config=tower,
+        mm_tokens_per_image=16,
+        boi_token_index=begins,
+        eoi_token_index=ends,
+        image_token_index=id,
+    )
+    images = _images("gemma3", size={"height": 28, "width": 28})
+    return config, _processor("Gemma3Processor", tokenizer, image_processor=images, image_seq_length=16)
+
+
 def _qwen(tokenizer: Any, config: Any, processor: str, tower: dict[str, Any]) -> tuple[Any, ProcessorMixin]:
     """Positions with three axes."""
     marks = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>", "vision_start_token_id": "<|vision_start|>"}
@@ -228,6 +254,7 @@ FAMILIES: dict[str, Family] = {
     "idefics3": _idefics3,
     "aya_vision": _aya_vision,
     "paligemma": _paligemma,
+    "gemma3": _gemma3,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.engine.image_models import image, save_model
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
 from tgi_core.backend import EMPTY, Feature, Grant, InvalidModel, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.session import Session
+from tgi_core.engine.media import placing
+from tgi_core.engine.media.tower import item_digest
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
@@ -24,7 +27,7 @@ needs_torchvision = pytest.mark.skipif(
     find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
 )
 EXACT = (
-    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision"),
+    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3"),
     *(
         pytest.param(family, marks=needs_torchvision)
         for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3")
@@ -49,6 +52,7 @@ class Opened:
         self.session = Session(base, "cpu")
         self.capacity = self.session.warmup(PLAN, silent)
         self.processor = MediaProcessor(directory)
+        self.whole_images = self.session.capabilities().whole_images
         self.made = {text: self._prompt(text, seeds) for text, seeds in TEXTS}
 
     def schedule(self) -> Schedule:
@@ -69,6 +73,18 @@ class Opened:
             run.step()
         return run.tokens[1]
 
+    def chunks(self, text: str, size: int) -> list[int]:
+        """The sizes of a prompt's chunks: `size`, but images are not cut that must run whole."""
+        ids, _ = self.made[text]
+        inside = [id == self.processor.placeholder_id and self.whole_images for id in ids]
+        ends = [0]
+        while ends[-1] < len(ids):
+            end = min(len(ids), ends[-1] + size)
+            while end < len(ids) and inside[end - 1] and inside[end]:
+                end += 1
+            ends.append(end)
+        return [end - start for start, end in pairwise(ends)]
+
     def generated(self, text: str) -> list[int]:
         """What transformers generates, greedily."""
         ids, media = self.made[text]
@@ -78,6 +94,8 @@ class Opened:
         given = {name: torch.cat([torch.from_numpy(each[name]) for each in images]) for name in (images[0] if images else ())}
         if "mm_token_type_ids" in given:
             given["mm_token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
+        if "token_type_ids" in given:
+            given["token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
         answer = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, **given)
         return answer[0, len(ids) :].tolist()
 
@@ -120,25 +138,24 @@ def test_images_matter(opened: Opened) -> None:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(do_sample=True, temperature=0.9, top_p=0.9, seed=7)])
 def test_32_rows_equal_alone(opened: Opened, sampling: Sampling) -> None:
-    """32 concurrent rows, with images and without, chunked inside the images, make the tokens that each makes alone."""
+    """32 concurrent rows, with images and without, make the tokens that each makes alone. Prompts are chunked, also inside images if the
+    model's tokens see none after them."""
     alone = {text: opened.alone(text, sampling) for text, _ in TEXTS}
-    run, left = opened.schedule(), dict[int, int]()
+    run, left = opened.schedule(), dict[int, list[int]]()
     for id in range(1, 33):
         text = TEXTS[id % len(TEXTS)][0]
-        length = len(opened.made[text][0])
-        take = min(length, 3 + id % 11)
+        take, *rest = opened.chunks(text, 3 + id % 11)
         grants = _grants(run, left)
-        left[id] = length - take
+        left[id] = rest
         run.step(replace(opened.request(run, id, text, take), sampling=sampling), grants=grants)
     while min(map(len, run.tokens.values())) < NEW_TOKENS:
         run.step(grants=_grants(run, left))
     assert run.tokens == {id: alone[TEXTS[id % len(TEXTS)][0]] for id in run.tokens}
 
 
-def _grants(run: Schedule, left: dict[int, int]) -> tuple[Grant, ...]:
+def _grants(run: Schedule, left: dict[int, list[int]]) -> tuple[Grant, ...]:
     """The next chunk of each prompt, and a pause for rows with enough tokens."""
-    takes = {id: min(count, 5 + id % 7) for id, count in left.items()}
-    left.update({id: count - takes[id] for id, count in left.items()})
+    takes = {id: chunks.pop(0) if chunks else 0 for id, chunks in left.items()}
     return tuple(Grant(id, takes[id]) for id in takes if takes[id] or len(run.tokens[id]) >= NEW_TOKENS)
 
 
@@ -150,6 +167,18 @@ def test_an_image_is_encoded_once(opened: Opened) -> None:
     opened.alone("See <image> here")
     opened.alone("<image> first")
     assert tower.runs == before + 1
+
+
+def test_an_image_is_digested_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many chunks its prompt has: an item can have megabytes."""
+    digested = list[bytes]()
+    monkeypatch.setattr(placing, "item_digest", lambda item: digested.append(item) or item_digest(item))
+    text = "Two of them: <image> and <image>, said he"
+    run, (take, *rest) = opened.schedule(), opened.chunks(text, 3)
+    run.step(opened.request(run, 1, text, take))
+    for chunk in rest:
+        run.step(grants=(Grant(1, chunk),))
+    assert digested == list(opened.made[text][1])
 
 
 @pytest.mark.parametrize(
@@ -173,6 +202,29 @@ def test_wrong_images_fail_their_request_alone(opened: Opened, media: tuple[byte
     del run.tokens[2]
     run.step()
     assert run.tokens[1] == opened.alone("See <image> here")[:2]
+
+
+def test_a_step_that_cuts_an_image(opened: Opened) -> None:
+    """It fails if the image's tokens see each other; a core that obeys `Capabilities.whole_images` launches none."""
+    run = opened.schedule()
+    ids, _ = opened.made["<image> first"]
+    inside = ids.index(opened.processor.placeholder_id) + 2
+    if opened.whole_images:
+        with pytest.raises(InvalidRequest, match="cuts an image"):
+            run.step(opened.request(run, 1, "<image> first", inside))
+    else:
+        run.step(opened.request(run, 1, "<image> first", inside))
+
+
+@pytest.mark.parametrize(("family", "reason"), [("llava", ""), ("gemma3", "tokens of its images see each other")])
+def test_images_with_an_8_bit_cache(tmp_path: Path, family: str, reason: str) -> None:
+    """A KV cache of 8 bits changes logits by more than rounding, which must not pass for a wrong image. The attention that supports it
+    does not let tokens of an image see each other, so such a model takes text alone."""
+    session = plugin.backend_open(OpenOptions(str(save_model(family, tmp_path)), cache_dtype="int8"), silent)
+    [told] = [each for each in session.capabilities().kernels if each.part == "images"]
+    assert (Feature.MEDIA in session.capabilities().features) == (not reason), told
+    assert reason in told.reason
+    session.close()
 
 
 def test_prompts_that_see_their_own_future(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ capabilities = st.builds(
     cache_dtype=plain.filter(bool),
     quantize=plain,
     proposals=small,
+    whole_images=st.booleans(),
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(

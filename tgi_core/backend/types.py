@@ -197,7 +197,8 @@ class Capabilities:
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
     empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the most
-    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator.
+    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator. `whole_images` (since 1.8): tokens of an image see each
+    other, so the core never lets a step end between two of them.
     """
 
     features: frozenset[Feature]
@@ -212,6 +213,7 @@ class Capabilities:
     cache_dtype: str = "auto"
     quantize: str = ""
     proposals: int = 0
+    whole_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class BaseSession(ABC):
             adapters=adapters,
             kernels=kernels + runner.kernels + fp8,
             cache_dtype=asked,
+            whole_images=isinstance(runner, TakesImages) and runner.whole_images,
         )
         self._capacity: Capacity | None = None
         self._tracker: BatchTracker | None = None

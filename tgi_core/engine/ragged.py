@@ -61,6 +61,8 @@ class RaggedRunner(PagedRunner):
         self._call, self._adapters = call, adapters
         self.images: PromptImages | None = None
         """What requests with images need; None: there can be none."""
+        self.whole_images = False
+        """See `Capabilities`."""
 
     @property
     def model(self) -> PreTrainedModel:
@@ -74,7 +76,7 @@ class RaggedRunner(PagedRunner):
 
     def refuse_images(self) -> None:
         """See `TakesImages`."""
-        self.images = None
+        self.images, self.whole_images = None, False
         self.features -= {Feature.MEDIA}
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:

@@ -179,6 +179,10 @@ class PromptImages(Protocol):
 class TakesImages(Protocol):
     """A runner of a model with a vision tower."""
 
+    @property
+    def whole_images(self) -> bool:
+        """See `Capabilities`."""
+
     def admit_images(self, request: Request) -> None:
         """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the prompt:
         in a step, that would fail other rows."""

@@ -60,9 +60,11 @@ def select_runner(
     adapters.pack(kit.lora_kernel)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
     images = plan_images(model, source.directory)
+    # elsewhere images are refused, and text needs no such attention
+    ahead = isinstance(images, ImageCheck) and images.sees_ahead and collectives is None and kit.queue() is None
     while True:
         try:
-            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree)
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, ahead)
             told = offer_images(runner, runner.model, images) if isinstance(images, ImageCheck) else images
             if told is not None:
                 runner.kernels = (*runner.kernels, told)
@@ -94,6 +96,7 @@ def _ragged(
     progress: Progress,
     adapters: Adapters,
     agree: Agree,
+    ahead: bool,
 ) -> RaggedRunner:
     """The ragged engine, self-checked with the model's own modules, then with the device's linear kernels and the adapters: those are kept
     if they pass as well."""
@@ -103,7 +106,7 @@ def _ragged(
     if call.states is not None and (inside := adapters.inside(call.states.layers)):
         raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
-    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree)
+    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree, ahead)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
     linears, tied = Linears(kit.linears(), kit.device), _tied(model)
@@ -147,11 +150,18 @@ def _kept_bytes(model: PreTrainedModel, tied: list[set[str]]) -> int:
 
 
 def _with_attention(
-    call: ModelCall, seen: ShapeRecorder, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree
+    call: ModelCall,
+    seen: ShapeRecorder,
+    expected: Expected,
+    shape: ModelShape,
+    kit: DeviceKit,
+    adapters: Adapters,
+    agree: Agree,
+    ahead: bool,
 ) -> RaggedRunner:
     """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
-    Logs rejections. Raises the last self-check's error, or Unsupported.
+    `ahead`: preferably one with which tokens of an image can see each other. Logs rejections. Raises the last self-check's error, or Unsupported.
     """
     failures: list[Exception] = []
 
@@ -160,6 +170,8 @@ def _with_attention(
         return new(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
 
     def refusal(provider: AttentionProvider) -> str:
+        if ahead and not provider.sees_ahead:
+            return "tokens of an image cannot see each other"
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         if agree(int(not reason)):
             try:
@@ -174,6 +186,8 @@ def _with_attention(
         return reason
 
     provider, rejected = first_supported(kit.attention(), refusal)
+    if provider is None and ahead:
+        return _with_attention(call, seen, expected, shape, kit, adapters, agree, ahead=False)
     if provider is None:
         reasons = "; ".join(["no attention provider can run on this device", *rejected])
         raise failures[-1] if failures else Unsupported(reasons)

@@ -57,6 +57,13 @@ def probe_ids(vocab_size: int) -> list[int]:
     return [(7 * i + 1) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
 
 
+def tolerance(dtype: torch.dtype, cache_dtype: str) -> float:
+    """The allowed relative difference of logits, for a model's dtype and that of its cache; see `Runner.cache_dtype`."""
+    if cache_dtype != "auto":
+        return FP8_LIMIT
+    return 1e-3 if dtype is torch.float32 else 0.1
+
+
 def check_runner(runner: SelfCheckable, expected: Expected, chunks: tuple[int, ...]) -> None:
     """Run the probe tokens with each adapter. Raises NotRagged if their logits differ from the expected ones."""
     for adapter, logits in expected.items():
@@ -77,10 +84,7 @@ def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, 
         start += take
     runner.release()
     difference = relative_difference(torch.stack(found).to(expected.device), expected[torch.tensor(chunks).cumsum(0) - 1])
-    limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
-    if runner.cache_dtype != "auto":
-        limit = FP8_LIMIT
-    if not runner.agree(int(difference <= limit)):
+    if not runner.agree(int(difference <= tolerance(runner.shape.dtype, runner.cache_dtype))):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their norm")
 
 

@@ -38,8 +38,7 @@ class MediaProcessor:
         if not isinstance(placeholder, str):
             raise NoProcessor("its processor does not say which token stands for an image")
         self.placeholder = placeholder
-        own = getattr(processor, "image_token_id", None)
-        self.placeholder_id = own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(placeholder))
+        self.placeholder_id = self._find_placeholder_id()
 
     def features(self, image: Image.Image) -> ImageFeatures:
         """The features of one image. Raises ImageRejected."""
@@ -51,6 +50,15 @@ class MediaProcessor:
         """The token ids of a text with a placeholder per image; `special`: with the tokens that the tokenizer adds. Raises
         ImageRejected."""
         return tuple(map(int, self._run(text, images, special)["input_ids"][0]))
+
+    def _find_placeholder_id(self) -> int:
+        """The token that stands for an embedding. In a text, another one may stand for the image (Gemma 3)."""
+        several = getattr(self._processor, "image_token_ids", None)
+        found = (
+            [*several] if isinstance(several, list) and len(several) == 1 else [getattr(self._processor, "image_token_id", None)]
+        )
+        own = found[0]
+        return own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(self.placeholder))
 
     def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:
         try:

@@ -27,7 +27,7 @@ class Api(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize", "proposals")
+    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize", "proposals", "whole_images")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Capabilities(_message.Message):
     CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
     PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_IMAGES_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     sampling: _containers.RepeatedScalarFieldContainer[str]
     block_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -52,7 +53,8 @@ class Capabilities(_message.Message):
     cache_dtype: str
     quantize: str
     proposals: int
-    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., proposals: _Optional[int] = ...) -> None: ...
+    whole_images: bool
+    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., proposals: _Optional[int] = ..., whole_images: bool = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("part", "name", "reason")

@@ -16,7 +16,7 @@ from tgi_core.backend import Capabilities, Capacity, Feature, Mixing
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.prefill_budget import PrefillBudget
+from tgi_core.scheduler.prefill_budget import PrefillBudget, image_left, whole_images
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.step_plan import ScheduledRow, StepPlan
@@ -59,6 +59,7 @@ class Policy:
         self._options = options
         self.chunking = Feature.CHUNKED_PREFILL in capabilities.features
         self.mixing = capabilities.mixing is not Mixing.NONE
+        self.whole_images = capabilities.whole_images
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
         self.faults = FaultAttribution(capacity.max_rows)
@@ -236,14 +237,37 @@ class Policy:
         if self._memory.windowed:
             for sequence in begun:
                 self._memory.release_unseen(sequence)
-        for sequence in sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]:
-            take = room.chunk_size(sequence.prompt_left, kept)
+        ordered = sorted(begun, key=_rank)[: self._capacity.max_prefill_rows]
+        if ordered and self.whole_images:
+            self._make_room_for_image(ordered[0], room, plan)
+        for sequence in ordered:
+            take = self._chunk_size(sequence, sequence.computed, sequence.prompt_left, room, kept)
             if take <= 0:
                 break
             if sequence.wire_id and self._make_room(sequence, take, running, plan):
                 plan.grown.append(ScheduledRow(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
                 plan.chunks += 1
                 room.spend(take)
+
+    def _chunk_size(self, sequence: Sequence, start: int, left: int, room: PrefillBudget, kept: int = 0) -> int:
+        """Return how many of the `left` tokens of a prompt to run from `start` on; see `PrefillBudget.chunk_size`. An image that must run
+        whole may exceed what the device should compute, but not the step's tokens."""
+        take = room.chunk_size(left, kept)
+        if take and self.whole_images:
+            take = whole_images(start, take, room.tokens, sequence.request.image_spans)
+        return take
+
+    def _make_room_for_image(self, sequence: Sequence, room: PrefillBudget, plan: StepPlan) -> None:
+        """If the next part of a prompt is an image that does not fit beside the decoding rows, let the newest of those sit out."""
+        missing = image_left(sequence.computed, sequence.request.image_spans) - room.tokens
+        if missing <= 0:
+            return
+        kept = max(0, len(plan.decoding) - missing)
+        plan.skipped += plan.decoding[kept:]
+        del plan.decoding[kept:]
+        more = self._capacity.max_step_tokens if plan.empty else self.max_step_tokens
+        room.tokens = more - plan.tokens
+        room.computed = max(room.computed, room.tokens)
 
     def _kept_for_newcomers(self, room: PrefillBudget, running: dict[int, Sequence], queue: WaitingQueue) -> int:
         """Return the tokens that long prompts leave to requests that have not begun, if the first of those fits."""
@@ -305,7 +329,7 @@ class Policy:
         sequence.cached = self._memory.reuse(sequence)
         left = len(sequence.tokens) - sequence.cached
         whole = left if left <= room.tokens and (first or room.holds(left)) else 0
-        take = room.chunk_size(left) if self.chunking else whole
+        take = self._chunk_size(sequence, sequence.cached, left, room) if self.chunking else whole
         if take and (not live or self._has_room(sequence, live)):
             return take
         self.evict(sequence)

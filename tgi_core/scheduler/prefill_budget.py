@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tgi_core.scheduler.prefix import ImageSpan
 
 
 def padded_size(take: int, sizes: tuple[int, ...]) -> int:
@@ -23,6 +26,21 @@ def chunk_size(left: int, room: int, sizes: tuple[int, ...]) -> int:
     if not sizes:
         return max(0, room)
     return max((size for size in sizes if size <= room), default=0)
+
+
+def image_left(start: int, images: Iterable[ImageSpan]) -> int:
+    """Return how many tokens from `start` on belong to the image there; 0 if there is none."""
+    return next((image.end - start for image in images if image.start <= start < image.end), 0)
+
+
+def whole_images(start: int, take: int, room: int, images: Iterable[ImageSpan]) -> int:
+    """Return how many tokens of a prompt to run from `start` on, at most `take`, so that no image is cut: those before the image in which
+    they would end. An image at `start` is run up to its end if the step has `room` for it; else 0, and it must wait."""
+    for image in images:
+        if image.start < start + take < image.end:
+            left = image.end - start
+            return image.start - start if image.start > start else left if left <= room else 0
+    return take
 
 
 @dataclass(slots=True)

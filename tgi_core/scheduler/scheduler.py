@@ -86,7 +86,8 @@ class Scheduler:
     @property
     def limits(self) -> Limits:
         """Maximum length of a prompt, and of a prompt plus generated tokens, for one request."""
-        return Limits.of(self._capacity, self.memory.longest, self.memory.longest_prompt, self._policy.chunking)
+        policy, memory = self._policy, self.memory
+        return Limits.of(self._capacity, memory.longest, memory.longest_prompt, policy.chunking, policy.whole_images)
 
     @property
     def snapshot(self) -> Snapshot:

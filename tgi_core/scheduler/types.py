@@ -112,20 +112,22 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a request, in tokens, for the capacity of the backend: of its prompt, of prompt and answer together, and of its answer,
-    which has a limit of its own if the model has an encoder."""
+    """Limits of a request, in tokens, for the capacity of the backend: of its prompt, of prompt and answer together, of its answer,
+    which has a limit of its own if the model has an encoder, and of an image that must run in one step."""
 
     max_input_tokens: int
     max_total_tokens: int
     max_new_tokens: int = UNLIMITED
+    max_image_tokens: int = UNLIMITED
 
     @classmethod
-    def of(cls, capacity: Capacity, longest: int, longest_prompt: int, chunking: bool) -> Limits:
-        """The limits of a capacity, given the longest row and the longest prompt that its cache holds, and whether prompts run in
-        chunks."""
+    def of(cls, capacity: Capacity, longest: int, longest_prompt: int, chunking: bool, whole_images: bool = False) -> Limits:
+        """The limits of a capacity, given the longest row and the longest prompt that its cache holds, whether prompts run in
+        chunks, and whether images run in one step."""
         total = min(capacity.max_row_tokens, longest)
         prompt = min(total - 1, longest_prompt, UNLIMITED if chunking else capacity.max_step_tokens)
-        return cls(prompt, total, UNLIMITED if longest_prompt == UNLIMITED else total - longest_prompt)
+        answer = UNLIMITED if longest_prompt == UNLIMITED else total - longest_prompt
+        return cls(prompt, total, answer, capacity.max_step_tokens if whole_images else UNLIMITED)
 
     @classmethod
     def least(cls, limits: Iterable[Limits]) -> Limits:
@@ -135,6 +137,7 @@ class Limits:
             min(one.max_input_tokens for one in each),
             min(one.max_total_tokens for one in each),
             min(one.max_new_tokens for one in each),
+            min(one.max_image_tokens for one in each),
         )
 
     def room(self, prompt: int) -> int:
@@ -150,6 +153,9 @@ class Limits:
             raise ValueError(f"the answer may have {answer} tokens; the maximum is {self.max_new_tokens}")
         if answer < 1 or prompt + answer > self.max_total_tokens:
             raise ValueError(f"prompt and answer may have {prompt + answer} tokens; the maximum is {self.max_total_tokens}")
+        longest = max((span.end - span.start for span in request.image_spans), default=0)
+        if longest > self.max_image_tokens:
+            raise ValueError(f"an image has {longest} tokens; the maximum is {self.max_image_tokens}")
 
 
 class SchedulerError(Exception):

@@ -171,6 +171,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         cache_dtype=capabilities.cache_dtype,
         quantize=capabilities.quantize,
         proposals=capabilities.proposals,
+        whole_images=capabilities.whole_images,
     )
 
 
@@ -189,6 +190,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         cache_dtype=message.cache_dtype or "auto",
         quantize=message.quantize,
         proposals=message.proposals,
+        whole_images=message.whole_images,
     )
 
 

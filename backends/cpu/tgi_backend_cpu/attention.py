@@ -53,6 +53,7 @@ class NativeAttention:
     name = "native"
     kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.int8,)
     invariant = True
+    sees_ahead = False
     block_sizes = BLOCK_SIZES
 
     def __init__(self, kernels: Kernels | None, reason: str) -> None:

@@ -1,4 +1,5 @@
-"""A plugin built against API 1.8 and in need of it: some layers see a window, and their cache group's blocks are taken back behind a row.
+"""A plugin built against API 1.8 and in need of it: some layers see a window, and their cache group's blocks are taken back behind a row;
+and its steps must not end within an image.
 
 It keeps each position's token in that group, and looks whether the window has those of its row. The rest is the plugin of 1.7.
 """
@@ -38,6 +39,10 @@ class Session(plugin_1_7.Session):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.tables, self.window_slots, self.written = {}, {}, {}
+
+    @api.hookimpl
+    def capabilities(self):
+        return dataclasses.replace(super().capabilities(), whole_images=True)
 
     @api.hookimpl
     def warmup(self, plan):

@@ -73,6 +73,7 @@ class VendorAttention(ABC):
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     kv_cache_dtypes: tuple[torch.dtype, ...] = ()
     invariant = False
+    sees_ahead = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

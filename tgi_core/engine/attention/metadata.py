@@ -89,6 +89,8 @@ class StepMetadata:
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
     blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
     plain torch in `masks`. `windowed` is the same step with the blocks of layers with a window, if they are in a cache group of their own.
+    `spans` has, by the first flat token of a prefill row, the positions start…end − 1 of images whose tokens see each other; only providers
+    that say `sees_ahead` know it.
     """
 
     order: list[RowInput]
@@ -104,6 +106,7 @@ class StepMetadata:
     shared: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
     arrays_built: StepArrays | None = None
     windowed: StepMetadata | None = None
+    spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def arrays(self) -> StepArrays:
         """The step as kernels read it; copied to the device once, at the first call."""
@@ -142,6 +145,8 @@ def build(
     ids = np.concatenate([np.asarray(row_input.tokens, np.int64) for row_input in order])
     ends, given_ids, given_positions = starts + takes, torch.from_numpy(ids).to(device), torch.from_numpy(positions).to(device)
 
+    spans: dict[int, tuple[tuple[int, int], ...]] = {}
+
     def in_group(group: int, windowed: StepMetadata | None = None) -> StepMetadata:
         tables = padded_tables(order, block_size, group, windows[group])
         blocks = tables[np.repeat(np.arange(len(order)), takes), positions // block_size]
@@ -164,6 +169,7 @@ def build(
                 for i in range(num_decode, len(order))
             ),
             windowed=windowed,
+            spans=spans,
         )
 
     return in_group(0, in_group(1) if len(windows) > 1 else None)

@@ -15,6 +15,7 @@ class PlainAttention:
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     kv_cache_dtypes: tuple[torch.dtype, ...] = ()
     invariant = False
+    sees_ahead = False
 
     def probe(self) -> str:
         """Nothing is needed."""

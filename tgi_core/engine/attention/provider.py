@@ -33,6 +33,8 @@ class AttentionProvider(Protocol):
     """Dtypes of quantized KV caches that it supports besides the model's dtype."""
     invariant: bool
     """Whether a query's result has the same bits however many queries and rows run with it."""
+    sees_ahead: bool
+    """Whether tokens of an image can see those after them in the same image; see `StepMetadata.spans`."""
 
     def probe(self) -> str:
         """Why this provider cannot run here; empty if it can."""

@@ -21,6 +21,7 @@ class TorchAttention(PlainAttention):
     """The provider `torch`."""
 
     name = "torch"
+    sees_ahead = True
     kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
@@ -75,14 +76,15 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
     group = heads // kv_heads
     if group > 1:
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-    query = query.unsqueeze(0)
-    if row.past == 0 and _plain(parameters, length):
+    query, spans = query.unsqueeze(0), step.spans.get(row.start, ())
+    if row.past == 0 and not spans and _plain(parameters, length):
         # SDPA skips what a causal mask hides: half of the work.
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling)[0].transpose(0, 1)
     key = ("prefill", row.start, parameters.window, parameters.chunk)
     if key not in step.masks:
         queries = torch.arange(row.past, length, device=query.device).unsqueeze(1)
-        step.masks[key] = _additive(_visible(queries, torch.arange(length, device=query.device), parameters), query.dtype)
+        visible = _visible(queries, torch.arange(length, device=query.device), parameters, spans)
+        step.masks[key] = _additive(visible, query.dtype)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
     return scaled_attention(query, keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
 
@@ -102,9 +104,11 @@ def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     return movable(blocks).index_select(0, table).flatten(0, 1).view(blocks.dtype).to(dtype)
 
 
-def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters) -> Tensor:
-    """The key positions that a query at a position sees: causal, within its window, within its chunk."""
+def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters, spans: Sequence[tuple[int, int]] = ()) -> Tensor:
+    """The key positions that a query at a position sees: causal or in the same span, within its window, within its chunk."""
     mask = keys <= queries
+    for start, end in spans:
+        mask = mask | ((keys >= start) & (keys < end) & (queries >= start) & (queries < end))
     if parameters.window is not None:
         mask = mask & (keys > queries - parameters.window)
     if parameters.chunk is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,9 +17,11 @@ from tgi_core.backend import Feature, Kernel, Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
 from tgi_core.engine.media.placing import ImagesInPrompts
-from tgi_core.engine.media.tower import UnsupportedVision, VisionTower
+from tgi_core.engine.media.tower import UnsupportedVision, VisionTower, item_digest, runs
+from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.loading import sees_images
 from tgi_core.engine.ragged import RaggedRunner
+from tgi_core.engine.self_check import tolerance
 from tgi_core.errors import one_line
 from tgi_core.media.errors import ImageRejected
 
@@ -36,6 +40,13 @@ class ImageCheck:
     item: bytes
     placeholder_id: int
     expected: Tensor
+    sees_ahead: bool
+    """Whether tokens of an image see those after them in it."""
+
+    @property
+    def row(self) -> int:
+        """The most placeholders in a row."""
+        return max(end - start for start, end in runs(np.flatnonzero(np.asarray(self.ids) == self.placeholder_id)))
 
 
 def plan_images(model: PreTrainedModel, directory: Path) -> ImageCheck | Kernel | None:
@@ -65,21 +76,30 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
     given = torch.tensor([ids], device=model.device)
     try:
         with torch.inference_mode():
+            sees_ahead = tower.sees_ahead(given, features)
             expected: Tensor = model(use_cache=True, **tower.arguments(given, [features])).logits[0]
-    except MODEL_ERRORS as error:
+    except (ValueError, *MODEL_ERRORS) as error:
         raise UnsupportedVision(f"it does not run with an image: {one_line(error)}") from error
-    return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected)
+    return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected, sees_ahead)
 
 
 def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck) -> Kernel:
     """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
     try:
         tower = VisionTower(model, check.placeholder_id)
-        tower.embeddings(check.item)
-        runner.images = ImagesInPrompts(tower, model.get_input_embeddings())
+        tower.embeddings(check.item, item_digest(check.item))
+        if check.sees_ahead and not runner.provider.sees_ahead:
+            raise UnsupportedVision(
+                f"tokens of its images see each other, which {runner.provider.name} attention does not compute"
+            )
+        longest = max(check.row, _window(model)) if check.sees_ahead else 0
+        runner.images = ImagesInPrompts(tower, model.get_input_embeddings(), longest)
         difference = relative_difference(_logits(runner, check), check.expected[-len(_AROUND) :])
-        limit = 1e-3 if runner.shape.dtype is torch.float32 else 0.1
-        reason = "" if difference <= limit else f"logits differ from the model's own by {difference:.2g} of their norm"
+        reason = (
+            ""
+            if difference <= tolerance(runner.shape.dtype, runner.cache_dtype)
+            else f"logits differ from the model's own by {difference:.2g} of their norm"
+        )
     except (UnsupportedVision, ValueError, *MODEL_ERRORS) as error:
         reason = one_line(error)
     runner.release()
@@ -87,7 +107,13 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
         runner.images = None
         return _refused(model, reason or "another rank cannot")
     runner.features |= {Feature.MEDIA}
+    runner.whole_images = check.sees_ahead
     return Kernel(_PART, "embeddings in place of tokens", f"{type(model).__name__}'s own vision tower")
+
+
+def _window(model: PreTrainedModel) -> int:
+    """The size of sliding windows. Whether they hide parts of a longer image depends on the model, so that must have been checked."""
+    return getattr(text_config(model.config), "sliding_window", None) or sys.maxsize
 
 
 def _refused(model: PreTrainedModel, reason: str) -> Kernel:
@@ -96,12 +122,13 @@ def _refused(model: PreTrainedModel, reason: str) -> Kernel:
 
 
 def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
-    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image."""
+    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image, unless its tokens see each other."""
     size = runner.block_sizes[0]
     blocks = tuple(range(1, -(-len(check.ids) // size) + 1))
     runner.use_cache(len(blocks), size)
     request = Request(1, check.ids, len(check.ids), 0, (blocks,), 1, media=(check.item,))
     row, last = RowState(request, list(check.ids), 0, (list(blocks),)), len(check.ids) - len(_AROUND)
-    ends = [0, len(check.ids) // 2, *range(last + 1, len(check.ids) + 1)]
+    cut = len(_AROUND) // 2 if check.sees_ahead else len(check.ids) // 2
+    ends = [0, cut, *range(last + 1, len(check.ids) + 1)]
     found = [runner.run([RowInput(row, start, end - start, yields=True)]).last[-1].clone() for start, end in pairwise(ends)]
     return torch.stack(found[1:]).to(check.expected.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,21 +13,34 @@ from torch import Tensor, nn
 from tgi_core.backend import InvalidRequest, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.media.tower import VisionTower
+from tgi_core.engine.media.tower import VisionTower, item_digest, runs
 from tgi_core.media.features import num_tokens
 
 _AXES = 3
 """Time, height and width."""
-_MOST_ROWS = 1 << 14
+_MOST_ROWS = 1 << 12
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """What is known of a request with images. `images` has each one's item, the key of its embeddings, and the positions of its
+    placeholders; `runs` the start and end of each run of placeholders whose tokens see each other."""
+
+    request: Request
+    images: tuple[tuple[bytes, bytes, np.ndarray], ...]
+    runs: tuple[tuple[int, int], ...]
+    shift: int | None = None
+    """How far the positions of tokens after the prompt are from those of the tokens; None if it is not known yet."""
 
 
 class ImagesInPrompts:
     """Puts the embeddings of images into the steps of a model."""
 
-    def __init__(self, tower: VisionTower, embedding: nn.Module) -> None:
-        self.tower = tower
-        self._shifts: dict[int, int] = {}
-        """By request id, how far its tokens' positions after the prompt are from those of the tokens."""
+    def __init__(self, tower: VisionTower, embedding: nn.Module, longest_ahead: int = 0) -> None:
+        """`longest_ahead`: the longest run of an image's tokens that may see each other; 0 if none see ahead."""
+        self.tower, self.longest_ahead = tower, longest_ahead
+        self._prompts: dict[int, _Prompt] = {}
+        """By request id."""
         self._tokens: tuple[Tensor, Tensor] | None = None
         """The places of images' tokens in the running step, and their embeddings [1 + layers, tokens, hidden]."""
         embedding.register_forward_hook(self._replaced)
@@ -36,15 +50,22 @@ class ImagesInPrompts:
         """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
         placeholders: that must not fail the step."""
         try:
-            for item, positions in self._positions(request):
+            prompt = self._prompt(request)
+            for start, end in prompt.runs:
+                if end - start > self.longest_ahead:
+                    raise ValueError(f"an image has {end - start} tokens in a row; up to {self.longest_ahead} can see each other")
+            for item, key, positions in prompt.images:
                 if positions[-1] >= request.cached:
-                    self.tower.embeddings(item)
+                    self.tower.embeddings(item, key)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
     @contextmanager
     def rows(self, step: StepMetadata) -> Iterator[None]:
-        """Replace the embeddings of placeholders in this step, which runs inside."""
+        """Replace the embeddings of placeholders in this step, which runs inside, and let tokens of an image see each other if they do."""
+        for row_input, first in zip(step.order, step.cu_seqlens, strict=False):
+            if spans := self._spans(row_input):
+                step.spans[int(first)] = spans
         parts = [
             part
             for row_input, first in zip(step.order, step.cu_seqlens, strict=False)
@@ -72,13 +93,12 @@ class ImagesInPrompts:
     def _positions_of_row(self, row_input: RowInput) -> Tensor:
         """Positions [axes, taken tokens] of a row with images. Tokens after the prompt go on from the greatest position in it."""
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
-        shift = self._shifts.get(request.id)
+        known = self._prompt(request)
+        shift = known.shift
         if shift is not None and start >= request.prompt_len:
             return (torch.arange(start, end, device=self.tower.device) + shift).expand(_AXES, -1)
         prompt = self.tower.positions(request.tokens[: request.prompt_len], request.media)
-        shift = self._shifts[request.id] = int(prompt.max()) + 1 - request.prompt_len
-        while len(self._shifts) > _MOST_ROWS:
-            del self._shifts[next(iter(self._shifts))]
+        shift = known.shift = int(prompt.max()) + 1 - request.prompt_len
         after = torch.arange(max(start, request.prompt_len), max(end, request.prompt_len), device=self.tower.device) + shift
         return torch.cat([prompt[:, start:end], after.expand(_AXES, -1)], 1)
 
@@ -88,21 +108,42 @@ class ImagesInPrompts:
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
         if not request.media or start >= request.prompt_len:
             return
-        for item, positions in self._positions(request):
+        for item, key, positions in self._prompt(request).images:
             inside = np.flatnonzero((positions >= start) & (positions < end))
             if len(inside):
-                rows = self.tower.embeddings(item)
+                rows = self.tower.embeddings(item, key)
                 yield torch.from_numpy(positions[inside] - start + first), rows[:, int(inside[0]) : int(inside[-1]) + 1]
 
-    def _positions(self, request: Request) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Each image of a request with the positions of its placeholders. Raises ValueError."""
+    def _spans(self, row_input: RowInput) -> tuple[tuple[int, int], ...]:
+        """The runs of images' tokens in a row's part of a step that see each other. Raises InvalidRequest if it ends inside one."""
+        start, end = row_input.start, row_input.start + row_input.take
+        request = row_input.row.request
+        if not request.media or not self.longest_ahead:
+            return ()
+        spans = tuple(run for run in self._prompt(request).runs if run[0] < end and run[1] > start)
+        if spans and spans[-1][1] > end:
+            why = f"request {request.id}: a step cuts an image, whose tokens see each other"
+            raise InvalidRequest(why, request_ids=(request.id,))
+        return spans
+
+    def _prompt(self, request: Request) -> _Prompt:
+        """What is known of a request with images. Raises ValueError if they do not match its placeholders."""
+        found = self._prompts.get(request.id)
+        if found is not None and found.request is request:
+            return found
         placeholders = np.flatnonzero(np.asarray(request.tokens[: request.prompt_len]) == self.tower.placeholder_id)
         counts = [num_tokens(item) for item in request.media]
         if sum(counts) != len(placeholders):
             raise ValueError(f"its images have {sum(counts)} tokens, its prompt {len(placeholders)} placeholders")
         ends = np.cumsum(counts)
-        for item, end, count in zip(request.media, ends, counts, strict=True):
-            yield item, placeholders[end - count : end]
+        images = tuple(
+            (item, item_digest(item), placeholders[end - count : end])
+            for item, end, count in zip(request.media, ends, counts, strict=True)
+        )
+        made = self._prompts[request.id] = _Prompt(request, images, tuple(runs(placeholders)) if self.longest_ahead else ())
+        while len(self._prompts) > _MOST_ROWS:
+            del self._prompts[next(iter(self._prompts))]
+        return made
 
     def _replaced(self, module: nn.Module, args: Sequence[Tensor], output: Tensor) -> Tensor | None:
         if self._tokens is None:

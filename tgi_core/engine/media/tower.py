@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -22,6 +23,7 @@ CACHE_BYTES = 256 << 20
 _KINDS = "mm_token_type_ids"
 """An argument that says for each token whether it is text (0) or of an image (1)."""
 _PER_TOKEN = "token_type_ids"
+"""The same in other models; some mark with it what is not part of an answer, and their processors then mark no images."""
 _PLACES, _LAYERS = "visual_pos_masks", "deepstack_visual_embeds"
 """Arguments of a language model that adds embeddings after its first layers: where, and a tensor [images' tokens, hidden] per layer."""
 
@@ -54,11 +56,10 @@ class VisionTower:
         """Where the model runs."""
         return self._model.device
 
-    def embeddings(self, item: bytes) -> Tensor:
-        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media`, from the cache if it is there: those that take the place
+    def embeddings(self, item: bytes, key: bytes) -> Tensor:
+        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there: those that take the place
         of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
         features."""
-        key = blake2b(item, digest_size=32).digest()
         found = self.kept.find(key)
         if found is None:
             found = self._embed(ImageFeatures.from_bytes(item))
@@ -70,6 +71,9 @@ class VisionTower:
         found = {"input_ids": ids}
         if _KINDS in self._takes:
             found[_KINDS] = (ids == self.placeholder_id).to(torch.int32)
+        if _PER_TOKEN in self._takes and _PER_TOKEN in images[0].tensors:
+            marked = images[0].tensors[_PER_TOKEN].any()
+            found[_PER_TOKEN] = ((ids == self.placeholder_id) & bool(marked)).to(torch.int64)
         for name in images[0].tensors:
             if not name.endswith(_PER_TOKEN):
                 value = torch.cat([torch.from_numpy(image.tensors[name]) for image in images]).to(self._model.device)
@@ -83,6 +87,22 @@ class VisionTower:
         sizes = {name: value for name, value in arguments.items() if not value.is_floating_point()}
         positions: Tensor = self._given(sizes)["position_ids"]
         return positions[-3:, 0]
+
+    def sees_ahead(self, ids: Tensor, image: ImageFeatures) -> bool:
+        """Whether the model's masks let tokens of an image see those after them in it, for a prompt [1, tokens] with an image. To be asked
+        while the model makes masks. Raises UnsupportedVision if other tokens see ahead."""
+        given = self._given(self.arguments(ids, [image])).get("attention_mask")
+        masks = [mask for mask in (given.values() if isinstance(given, dict) else [given]) if isinstance(mask, Tensor)]
+        ahead = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        seen = [
+            (mask[0, 0].cpu() if mask.dtype is torch.bool else mask[0, 0].cpu() == 0) & ahead for mask in masks if mask.ndim == 4
+        ]
+        inside = torch.zeros_like(ahead)
+        for start, end in runs(np.flatnonzero(ids[0].cpu().numpy() == self.placeholder_id)):
+            inside[start:end, start:end] = True
+        if any(bool((each & ~inside).any()) for each in seen):
+            raise UnsupportedVision("tokens of its prompts see those after them, besides those of their image")
+        return any(bool(each.any()) for each in seen)
 
     def add_to_layers(self, tokens: Callable[[], tuple[Tensor, Tensor] | None]) -> None:
         """Let the language model add to its first layers what `tokens` returns while it runs: the places of images' tokens among the flat
@@ -130,6 +150,17 @@ class VisionTower:
         finally:
             del self._decoder.forward
         return given
+
+
+def item_digest(item: bytes) -> bytes:
+    """Identify an item of `Request.media`: 32 bytes."""
+    return blake2b(item, digest_size=32).digest()
+
+
+def runs(places: np.ndarray) -> list[tuple[int, int]]:
+    """Start and end of each run of consecutive places, which are sorted."""
+    breaks = np.flatnonzero(np.diff(places) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks) if len(run)]
 
 
 class _Taken(BaseException):

@@ -81,8 +81,11 @@ def auto_class(config: PretrainedConfig) -> Any:
 
 
 def sees_images(config: PretrainedConfig) -> bool:
-    """Whether a config describes a language model with a vision tower, which transformers has as such only."""
-    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    """Whether a config describes a language model with a vision tower. One that transformers also has without it is text alone."""
+    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return False
+    model = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
+    return type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] is model
 
 
 def language_model(model: PreTrainedModel) -> PreTrainedModel:

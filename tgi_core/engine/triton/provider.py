@@ -61,6 +61,7 @@ class TritonAttention:
     name = "triton"
     block_sizes = BLOCK_SIZES
     invariant = False  # decode rows are split by their number, and rows of several tokens are not
+    sees_ahead = False
 
     def __init__(self, tiles: TileTable, multiprocessors: int, splits: int | None = None) -> None:
         self.kv_cache_dtypes = tuple(dtype for name, dtype in FP8_DTYPES.items() if name == tiles.fp8)
