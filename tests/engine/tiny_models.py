@@ -36,8 +36,8 @@ PROMPTS = ((11, 45, 7, 300, 28, 91, 5, 211, 64), (99, 17, 250, 33, 8), (21, 400,
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one type: `verdict` is exact, differs or unsupported; `path` is ragged or own cache, or batched
-    for encoder-decoders."""
+    """What came of one type: `verdict` is exact, differs or unsupported; `path` is that of `path_of`, or batched for
+    encoder-decoders."""
 
     verdict: str
     path: str
@@ -371,7 +371,7 @@ def compare(model_type: str, folder: Path) -> Outcome:
         return Outcome("unsupported", "", f"transformers: {short(error)}")
     try:
         session, capacity = open_cpu(folder, dtype="float32")
-        path = "ragged" if Feature.CHUNKED_PREFILL in session.capabilities().features else "own cache"
+        path = path_of(session)
         made = ragged_schedule(session, capacity)
     except ANY_ERROR as error:
         return Outcome("unsupported", "", short(error))
@@ -379,6 +379,14 @@ def compare(model_type: str, folder: Path) -> Outcome:
     distinct = len({token for tokens in expected for token in tokens})
     note = f"only {distinct} distinct token{'s' * (distinct > 1)}" if distinct < 4 else ""
     return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, note)
+
+
+def path_of(session: Session) -> str:
+    """How a session runs its model: ragged, by row (paged, but attention row by row) or own cache."""
+    able = session.capabilities()
+    if Feature.CHUNKED_PREFILL not in able.features:
+        return "own cache"
+    return "by row" if any(kernel.part == "rows" for kernel in able.kernels) else "ragged"
 
 
 def short(error: BaseException) -> str:

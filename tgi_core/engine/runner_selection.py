@@ -32,6 +32,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
+from tgi_core.engine.rows.runner import RowRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
@@ -48,7 +49,8 @@ def select_runner(
     files: Sequence[AdapterFile] = (),
     collectives: Collectives | None = None,
 ) -> tuple[Runner, ModelShape]:
-    """The ragged engine if its self-check passes, else the model's own cache; the same on all ranks. Raises InvalidModel, Unsupported."""
+    """The ragged engine if its self-check passes, else attention by the model, row by row; the same on all ranks.
+    Raises InvalidModel, Unsupported."""
     agree = int if collectives is None else collectives.least
     model = source.build(progress)
     # In float32 even if the model runs in bfloat16: a CPU computes GEMMs as small as these in a quarter of the time (8 instead of 30 µs
@@ -70,17 +72,32 @@ def select_runner(
             if drop_head_shards(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
-            _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            _log.info("%s computes attention by itself, row by row: %s", model.config.model_type, reason)
             why_own = one_line(reason)
             break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    own = HFCacheRunner(model, shape, kit, adapters, agree, why_own)
+    return _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+
+
+def _row_by_row(
+    model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
+) -> tuple[Runner, ModelShape]:
+    """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
+    own cache; the same on all ranks. Raises InvalidModel."""
+    try:
+        runner = RowRunner(model, shape, kit, adapters, agree, reason)
+        check_runner(runner, expected, RAGGED_CHUNKS)
+        return runner, runner.shape
+    except MODEL_ERRORS as error:
+        _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, error)
+        reason = f"{reason}; {one_line(error)}"
+    own = HFCacheRunner(model, shape, kit, adapters, agree, reason)
     try:
         check_runner(own, expected, OWN_CACHE_CHUNKS)
-    except MODEL_ERRORS as reason:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {one_line(reason)}") from reason
+    except MODEL_ERRORS as error:
+        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {one_line(error)}") from error
     return own, own.shape
 
 
