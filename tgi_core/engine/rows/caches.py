@@ -6,22 +6,26 @@ update, a layer gets the keys and values of the row from its blocks, and those t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, cache_utils
+from transformers import DynamicCache, cache_utils
 
 from tgi_core.engine.attention.cache import LayerCache, LayerShape, PagedCache, movable
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.comparison import relative_difference
+from tgi_core.engine.hf_cache import HFCacheModel
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import cache_name
 
 _NAMES = ("DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer")
 KINDS = tuple(getattr(cache_utils, name) for name in _NAMES if hasattr(cache_utils, name))
 """Exactly these classes of layers keep nothing but keys and values by position, and an index's keys."""
+
+PROBE = [1, 0, 2, 1, 3]
+"""Tokens over which a model is watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +40,41 @@ class RowCaches:
     """Makes the cache objects of rows. `shapes` are the layers of the paged cache: for each layer that has run its keys and values, and
     for each index its keys, without values."""
 
-    def __init__(self, model: PreTrainedModel, run: Callable[[dict[str, Any]], object]) -> None:
-        """`run` runs two tokens with a cache, by argument name. Raises NotRagged."""
-        self._config, self.name = text_config(model.config), cache_name(model)
-        if not self.name or not model._supports_default_dynamic_cache():
+    def __init__(self, model: HFCacheModel) -> None:
+        """Runs the model over a few tokens. Raises NotRagged."""
+        self._model, self._config, self.name = model, text_config(model.model.config), cache_name(model.model)
+        if not self.name or not model.model._supports_default_dynamic_cache():
             raise NotRagged("it takes no cache of transformers' kind")
         cache = self._new()
         if odd := {type(layer).__name__ for layer in cache.layers if type(layer) not in KINDS}:
             raise NotRagged(f"it keeps more than keys and values: {', '.join(sorted(odd))}")
-        run({self.name: cache})
+        self._run(len(PROBE), 0, cache)
         self.shapes: list[LayerShape] = []
         self._places = [(self._place(_kv_shape(layer)), self._place(_index_shape(layer))) for layer in cache.layers]
         if not self.shapes:
             raise NotRagged("it keeps no keys and values in the cache")
+        if windows := {layer.sliding_window for layer in cache.layers if layer.is_sliding}:
+            self._check_window(windows)
+
+    def _run(self, end: int, start: int, cache: DynamicCache) -> Tensor:
+        with torch.inference_mode():
+            return self._model.run(PROBE[:end], start, {self.name: cache}, 1)
+
+    def _check_window(self, windows: set[int]) -> None:
+        """Raise NotRagged unless masks hide what a sliding window drops from the cache: else tokens depend on how a prompt is cut."""
+        own = getattr(self._config, "sliding_window", None)
+        if windows != {own}:
+            raise NotRagged("its layers have windows that its config does not name")
+        cache, half = None, len(PROBE) // 2 + 1
+        self._config.sliding_window = 2
+        try:
+            whole, cache = self._run(len(PROBE), 0, self._new()), self._new()
+            self._run(half, 0, cache)
+            difference = relative_difference(self._run(len(PROBE), half, cache), whole)
+        finally:
+            self._config.sliding_window = own
+        if difference > (1e-3 if whole.dtype is torch.float32 else 0.1):
+            raise NotRagged("its masks show more than the window that its cache keeps")
 
     def _new(self) -> DynamicCache:
         return DynamicCache(config=self._config)

@@ -6,7 +6,7 @@ Rows have blocks, are chunked and share prefixes as in the ragged engine; see `l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,22 +26,18 @@ from tgi_core.engine.hf_cache import HFCacheModel
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
-from tgi_core.engine.rows.caches import RowCaches, RowSlots
+from tgi_core.engine.rows.caches import PROBE, RowCaches, RowSlots
 from tgi_core.engine.rows.lockstep import Lockstep
 from tgi_core.engine.rows.token_wise import token_wise_modules
 
-_PROBE = [1, 0, 2, 1, 3]
-"""Tokens over which a model is watched."""
 
-
-@dataclass(frozen=True, slots=True)
 class ModelAttention:
     """The place of a provider in a runner whose model computes attention."""
 
-    name: str = "the model's own, row by row"
-    block_sizes: tuple[int, ...] = BLOCK_SIZES
+    name = "the model's own, row by row"
+    block_sizes = BLOCK_SIZES
     kv_cache_dtypes: tuple[torch.dtype, ...] = ()
-    invariant: bool = False
+    invariant = False
 
     def probe(self) -> str:
         """It can run anywhere."""
@@ -86,18 +82,16 @@ class RowRunner(PagedRunner):
         self._model, self._adapters = HFCacheModel(model), adapters
         if not agree(int(self._model.head is not None)):
             self._model.head = None
-
-        def run(cache: dict[str, Any]) -> object:
-            with torch.inference_mode():
-                return self._model.run(_PROBE, 0, cache, 1)
-
-        self._caches = RowCaches(model, run)
+        self._caches = RowCaches(self._model)
         shape = replace(shape, whole_head=self._model.head is None)
         super().__init__(tuple(self._caches.shapes), shape, kit, ModelAttention(), agree)
         # with adapters, each row runs by itself: a token-wise module may hold layers that differ from row to row
-        together = [] if adapters.names else token_wise_modules(model, lambda: run(self._model.new_cache()), agree)
+        together = [] if adapters.names else token_wise_modules(model, self._watched_run, agree)
         self._lockstep = Lockstep(together)
         self.kernels = (Kernel("attention", self.provider.name, reason), Kernel("rows", _told(len(together))))
+
+    def _watched_run(self) -> object:
+        return self._model.run(PROBE, 0, self._model.new_cache(), 1)
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """See `PagedRunner.hidden`."""
