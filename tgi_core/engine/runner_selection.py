@@ -85,7 +85,12 @@ def _row_by_row(
     model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
 ) -> tuple[Runner, ModelShape]:
     """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
-    own cache; the same on all ranks. Raises InvalidModel."""
+    own cache, or without one; the same on all ranks. Raises InvalidModel."""
+    if adds_tokens(model):
+        raise InvalidModel(
+            f"model type {model.config.model_type!r} predicts at a token of its own after the text: this engine runs models that predict "
+            "at the text's last token"
+        )
     try:
         runner = RowRunner(model, shape, kit, adapters, agree, reason)
         check_runner(runner, expected, RAGGED_CHUNKS)
@@ -93,12 +98,26 @@ def _row_by_row(
     except MODEL_ERRORS as error:
         _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, error)
         reason = f"{reason}; {one_line(error)}"
-    own = HFCacheRunner(model, shape, kit, adapters, agree, reason)
-    try:
-        check_runner(own, expected, OWN_CACHE_CHUNKS)
-    except MODEL_ERRORS as error:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {one_line(error)}") from error
-    return own, own.shape
+    for cached in (True, False):
+        own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached)
+        try:
+            check_runner(own, expected if cached else _without_later_tokens(model, adapters, expected), OWN_CACHE_CHUNKS)
+            return own, own.shape
+        except MODEL_ERRORS as error:
+            last = one_line(error)
+            _log.warning("%s: not %s: %s", model.config.model_type, own.kernels[0].name, last)
+            reason = f"{reason}; {last}"
+    raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {last}")
+
+
+def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
+    """The reference of a model that lets a token see later ones: the logits after each token, from a run that ends with it."""
+    found: Expected = {}
+    for name, logits in expected.items():
+        ids = probe_ids(logits.shape[-1])
+        with adapters.whole(name):
+            found[name] = torch.stack([plain_logits(model, ids[: end + 1])[-1] for end in range(len(ids))])
+    return found
 
 
 def _ragged(
@@ -192,6 +211,16 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
     except MODEL_ERRORS as error:
         raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {one_line(error)}") from error
     return logits
+
+
+def adds_tokens(model: PreTrainedModel) -> bool:
+    """Whether `generate` gives the model more tokens than the text has, such as a mask to be filled in (XLM, XLNet)."""
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
+    try:
+        prepared = model.prepare_inputs_for_generation(ids, is_first_iteration=True).get("input_ids")
+    except MODEL_ERRORS:
+        return False
+    return prepared is not None and prepared.shape[1] > ids.shape[1]
 
 
 def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) -> Expected:
