@@ -73,8 +73,8 @@ bench-front: install
 	$(BIN)/python -m bench.front
 
 coverage-models: install
-	$(BIN)/python -m scripts.coverage_models --out docs/models.md
-	$(BIN)/python -m scripts.coverage_models --encoder-decoders --out docs/encoder-decoder-models.md
+	$(BIN)/python -m scripts.coverage_models --output docs/models.md
+	$(BIN)/python -m scripts.coverage_models --encoder-decoders --output docs/encoder-decoder-models.md
 
 # the same ten model types on the oldest transformers that is supported
 test-transformers4: install

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.engine.tiny_models import ANY_ERROR, NEW_TOKENS, SMALL, VOCAB, Outcome, Schedule, open_cpu, scatter, short
+from tests.engine.tiny_configs import SMALL
+from tests.engine.tiny_models import ANY_ERROR, NEW_TOKENS, VOCAB, Outcome, Schedule, open_cpu, scatter, short
 from tgi_core.backend import WarmupPlan
 
 START = 2

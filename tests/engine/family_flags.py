@@ -8,7 +8,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from tests.engine.tiny_models import scatter, tiny_config
+from tests.engine.tiny_configs import tiny_config
+from tests.engine.tiny_models import scatter
 
 
 def rope(kind: str, **fields: float) -> dict[str, object]:

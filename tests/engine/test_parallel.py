@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from tests.engine.rank_worker import run_rank
-from tests.engine.tiny_models import expected_tokens, open_cpu, save_tiny, scored_prompt, tiny_config
+from tests.engine.tiny_configs import tiny_config
+from tests.engine.tiny_models import expected_tokens, open_cpu, save_tiny, scored_prompt
 from tgi_core.backend import Unsupported
 from tgi_core.engine.parallel import loading
 from tgi_core.engine.parallel.loading import check_partition

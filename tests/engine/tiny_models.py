@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,9 +10,10 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from tests.engine.tiny_configs import VOCAB, tiny_config
 from tgi_core.backend import (
     EMPTY,
     BackendError,
@@ -29,170 +29,22 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 
-VOCAB = 512
 NEW_TOKENS = 10
 PROMPTS = ((11, 45, 7, 300, 28, 91, 5, 211, 64), (99, 17, 250, 33, 8), (21, 400, 31, 41, 59, 26, 53, 58, 97, 93, 23, 84, 62))
 
 
+TRANSFORMERS = "transformers"
+"""How a note begins on what transformers itself cannot run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one type: `verdict` is exact, differs or unsupported; `path` is ragged or own cache, or batched
-    for encoder-decoders."""
+    """What came of one type: `verdict` is exact, differs or unsupported; `path` is that of `path_of`, or batched for
+    encoder-decoders."""
 
     verdict: str
     path: str
     note: str = ""
-
-
-SMALL: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "d_model": 64,
-    "n_embd": 64,
-    "dim": 64,
-    "intermediate_size": 96,
-    "d_ff": 96,
-    "ffn_dim": 96,
-    "ffn_hidden_size": 96,
-    "decoder_ffn_dim": 96,
-    "encoder_ffn_dim": 96,
-    "n_inner": 96,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "expert_ffn_hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_layers": 4,
-    "n_layer": 4,
-    "n_layers": 4,
-    "decoder_layers": 4,
-    "encoder_layers": 4,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "num_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "attention_head_size": 16,
-    "d_kv": 16,
-    "kv_channels": 16,
-    "rotary_dim": 8,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "n_routed_experts": 4,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "moe_num_experts": 4,
-    "num_experts_per_tok": 2,
-    "num_experts_per_token": 2,
-    "moe_topk": 2,
-    "moe_k": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "max_position_embeddings": 256,
-    "n_positions": 256,
-    "n_ctx": 256,
-    "max_seq_len": 256,
-    "max_sequence_length": 256,
-    "sliding_window": 6,
-    "attention_chunk_size": 8,
-    "window_size": 6,
-    "index_topk": 4,
-    "initializer_range": 0.15,
-    "attention_dropout": 0.0,
-    "is_decoder": True,
-    "tie_word_embeddings": False,
-}
-"""What every config is cut down to, where it has the field."""
-
-
-def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
-    """A small config of a type, of the class that transformers maps it to."""
-    kind = CONFIG_MAPPING[model_type]
-    config = kind(**_shrunk(kind(), SPECIAL.get(model_type, {})) | overrides)
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        for holder in (config, config.get_text_config(decoder=True)):
-            if hasattr(holder, name):
-                setattr(holder, name, 0 if name == "pad_token_id" else 1)
-    return config
-
-
-def _shrunk(default: PretrainedConfig, special: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments for a small version of a default config."""
-    fields = {name: value for name, value in SMALL.items() if _has(default, name)}
-    for name in getattr(default, "sub_configs", None) or {}:
-        nested = getattr(default, name, None)
-        if isinstance(nested, PretrainedConfig) and name not in special:
-            fields[name] = _shrunk(nested, {}) | ({"model_type": nested.model_type} if nested.model_type else {})
-    if "qk_rope_head_dim" in fields:
-        # Latent attention: the rotary part is all that `head_dim` means, and every query head has its own keys and values.
-        fields |= {name: value for name, value in (("head_dim", 8), ("num_key_value_heads", 4)) if name in fields}
-    return fields | special
-
-
-def _has(config: PretrainedConfig, name: str) -> bool:
-    """Whether a field can be set and means something."""
-    if name in config.attribute_map or isinstance(getattr(type(config), name, None), property):
-        return False
-    if name in (getattr(config, "per_layer_attributes", None) or ()) or (
-        name in PER_LAYER and name in inspect.signature(type(config)).parameters
-    ):
-        return True
-    return getattr(config, name, None) is not None
-
-
-PER_LAYER = ("head_dim", "num_key_value_heads", "num_attention_heads")
-"""Fields that are None by default or differ from layer to layer, and matter all the same."""
-
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 8}
-DELTA = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
-MIXED = ["linear_attention", "full_attention"] * 2
-
-SPECIAL: dict[str, dict[str, Any]] = {
-    "bailing_hybrid": {"layer_types": MIXED, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_local_experts": 4},
-    "bamba": {"attn_layer_indices": [1, 3], **MAMBA},
-    "cohere_compass_text": {
-        "rope_parameters": {name: {"rope_type": "default", "rope_theta": 1e4} for name in ("sliding_attention", "full_attention")}
-    },
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "falcon_h1": {"mamba_d_ssm": 128, **MAMBA},
-    "gemma3n_text": {
-        "num_kv_shared_layers": 2,
-        "vocab_size_per_layer_input": VOCAB,
-        "hidden_size_per_layer_input": 8,
-        "laurel_rank": 8,
-    },
-    "gemma4_text": {
-        "vocab_size_per_layer_input": VOCAB,
-        "hidden_size_per_layer_input": 8,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    },
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, **MAMBA},
-    "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 8, "mamba_dt_rank": 8},
-    "kimi_linear": {"layer_types": MIXED, "linear_head_dim": 16, "linear_num_heads": 4},
-    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
-    "nemotron_h": {
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 16,
-        "ssm_state_size": 16,
-        "n_groups": 2,
-        "chunk_size": 8,
-        "moe_shared_expert_intermediate_size": 32,
-    },
-    "qwen3_next": {"layer_types": MIXED, **DELTA},
-    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "n_mamba_heads": 8, "mamba_d_state": 16, "chunk_size": 8},
-    "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
-}
-"""What single types need beside, or instead of, `SMALL`."""
 
 
 def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
@@ -202,6 +54,8 @@ def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     scatter(model)
     model.save_pretrained(folder)
+    if type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        config.save_pretrained(folder)  # a text model of a config with several parts, which alone has no name
     return folder
 
 
@@ -368,17 +222,36 @@ def compare(model_type: str, folder: Path) -> Outcome:
         AutoConfig.from_pretrained(folder)
         expected = expected_tokens(folder)
     except ANY_ERROR as error:
-        return Outcome("unsupported", "", f"transformers: {short(error)}")
+        return Outcome("unsupported", "", f"{TRANSFORMERS}: {short(error)}")
     try:
         session, capacity = open_cpu(folder, dtype="float32")
-        path = "ragged" if Feature.CHUNKED_PREFILL in session.capabilities().features else "own cache"
+        path = path_of(session)
         made = ragged_schedule(session, capacity)
+    except BackendError as error:
+        return Outcome("unsupported", "", " ".join(str(error).split()).replace("|", "/"))
     except ANY_ERROR as error:
         return Outcome("unsupported", "", short(error))
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})
-    note = f"only {distinct} distinct token{'s' * (distinct > 1)}" if distinct < 4 else ""
-    return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, note)
+    notes = [f"only {distinct} distinct token{'s' * (distinct > 1)}"] if distinct < 4 else []
+    if path == "own cache":
+        notes.append(why_own(session))
+    return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, "; ".join(notes))
+
+
+def path_of(session: Session) -> str:
+    """How a session runs its model: ragged, by row (paged, but attention row by row) or own cache."""
+    able = session.capabilities()
+    if Feature.CHUNKED_PREFILL not in able.features:
+        return "own cache"
+    return "by row" if any(kernel.part == "rows" for kernel in able.kernels) else "ragged"
+
+
+def why_own(session: Session) -> str:
+    """Why a model's cache is its own: the last of the engine's reasons that is not an exception of the model's code."""
+    (reason,) = (kernel.reason for kernel in session.capabilities().kernels if kernel.part == "attention")
+    reasons = [each for each in reason.replace("NotRagged: ", "").split("; ") if "Error: " not in each]
+    return reasons[-1].replace("|", "/") if reasons else "its code fails in a step of several rows"
 
 
 def short(error: BaseException) -> str:

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from tgi_core.engine.attention.interface import NotRagged
 
-MODEL_ERRORS = (NotRagged, RuntimeError, AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError)
+MODEL_ERRORS = (
+    NotRagged,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Exceptions of a model's code that is called in a way that it does not support."""
 
 Agree = Callable[[int], int]

@@ -29,10 +29,10 @@ from tgi_core.engine.runner import StepLogits, following_tokens
 
 
 class HFCacheModel:
-    """Calls a model with its own cache. A model that returns none is run over the whole row every time."""
+    """Calls a model with its own cache. A model that returns none, or is not `cached`, is run over the whole row every time."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, cached: bool = True) -> None:
+        self.model, self._cached = model, cached
         self._takes = set(inspect.signature(model.forward).parameters)
         # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
         # compute wrong results with one: they multiply it into their tokens.
@@ -43,15 +43,15 @@ class HFCacheModel:
 
     def new_cache(self) -> dict[str, Any]:
         """The cache of a row before its first token, by argument name."""
-        if not self._model._supports_default_dynamic_cache():
+        if not self._cached or not self.model._supports_default_dynamic_cache():
             return {}
-        name = cache_name(self._model)
-        return {name: DynamicCache(config=text_config(self._model.config))} if name else {}
+        name = cache_name(self.model)
+        return {name: DynamicCache(config=text_config(self.model.config))} if name else {}
 
     def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
         """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`."""
         arguments = self._arguments(tokens, start, cache, keep)
-        output = self._model(**{name: value for name, value in arguments.items() if name in self._takes})
+        output = self.model(**{name: value for name, value in arguments.items() if name in self._takes})
         self._update(cache, output)
         logits: Tensor = output.logits[0, -keep:]
         return logits
@@ -74,28 +74,28 @@ class HFCacheModel:
         tokens = [1, 0]
 
         def apart() -> Tensor:
-            self.head = OutputHead(self._model)
+            self.head = OutputHead(self.model)
             return self.logits(self.hidden(tokens, 0, self.new_cache(), len(tokens)))
 
-        if not runs_apart(self._model, lambda: self.run(tokens, 0, self.new_cache(), len(tokens)), apart):
+        if not runs_apart(self.model, lambda: self.run(tokens, 0, self.new_cache(), len(tokens)), apart):
             self.head = None
 
     def _update(self, cache: dict[str, Any], output: Any) -> None:
-        for name in CACHE_NAMES:
+        for name in CACHE_NAMES if self._cached else ():
             if name in self._takes and getattr(output, name, None) is not None:
                 cache[name] = getattr(output, name)
 
     def _arguments(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> dict[str, Any]:
         if start and not any(value is not None for value in cache.values()):
             start = 0
-        ids, end = torch.tensor([tokens[start:]], device=self._model.device), len(tokens)
+        ids, end = torch.tensor([tokens[start:]], device=self.model.device), len(tokens)
         positions = torch.arange(start, end, device=ids.device)
         mask = {"attention_mask": torch.ones(1, end, dtype=torch.long, device=ids.device)} if self._masked else {}
         return {
             "input_ids": ids,
             "position_ids": positions.unsqueeze(0),
             "cache_position": positions,
-            "use_cache": True,
+            "use_cache": self._cached,
             "logits_to_keep": keep,
             **mask,
             **cache,
@@ -116,9 +116,12 @@ class HFCacheRunner:
         adapters: Adapters,
         agree: Agree = int,
         reason: str = "",
+        cached: bool = True,
     ) -> None:
-        self.kernels: tuple[Kernel, ...] = (Kernel("attention", "the model's own, row by row", reason),)
-        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model), kit, adapters, agree
+        """Without `cached`, a row's tokens are all computed again in every step."""
+        name = "the model's own, row by row" if cached else "the model's own, over the whole row in every step"
+        self.kernels: tuple[Kernel, ...] = (Kernel("attention", name, reason),)
+        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model, cached), kit, adapters, agree
         if not agree(int(self._model.head is not None)):
             self._model.head = None
         self.shape = replace(shape, whole_head=self._model.head is None)

@@ -121,7 +121,7 @@ def _session(
     why = "the steps of this device run on its queue"
     kernels = (*kernels, allow_drafts(runner, exact=False), *no_proposals(options, why), *_no_images(runner, why))
     # checked on the class: an instance without a cache may raise
-    if not hasattr(type(runner), "forward") or getattr(type(runner), "stateful", False):
+    if not hasattr(type(runner), "forward") or not getattr(type(runner), "enqueued", True):
         kernels = (*kernels, Kernel("run ahead", "lock step", "this model's steps cannot be enqueued"))
         return SyncSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"

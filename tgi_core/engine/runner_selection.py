@@ -33,6 +33,7 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.ragged import RaggedRunner
+from tgi_core.engine.rows.runner import RowRunner
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
@@ -49,7 +50,8 @@ def select_runner(
     files: Sequence[AdapterFile] = (),
     collectives: Collectives | None = None,
 ) -> tuple[Runner, ModelShape]:
-    """The ragged engine if its self-check passes, else the model's own cache; the same on all ranks. Raises InvalidModel, Unsupported."""
+    """The ragged engine if its self-check passes, else attention by the model, row by row; the same on all ranks.
+    Raises InvalidModel, Unsupported."""
     agree = int if collectives is None else collectives.least
     model = source.build(progress)
     # In float32 even if the model runs in bfloat16: a CPU computes GEMMs as small as these in a quarter of the time (8 instead of 30 µs
@@ -73,18 +75,52 @@ def select_runner(
             if drop_head_shards(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
-            _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, reason)
+            _log.info("%s computes attention by itself, row by row: %s", model.config.model_type, reason)
             why_own = one_line(reason)
             break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    own = HFCacheRunner(model, shape, kit, adapters, agree, why_own)
+    return _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+
+
+def _row_by_row(
+    model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
+) -> tuple[Runner, ModelShape]:
+    """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
+    own cache, or without one; the same on all ranks. Raises InvalidModel."""
+    if adds_tokens(model):
+        raise InvalidModel(
+            f"model type {model.config.model_type!r} predicts at a token of its own after the text: this engine runs models that predict "
+            "at the text's last token"
+        )
     try:
-        check_runner(own, expected, OWN_CACHE_CHUNKS)
-    except MODEL_ERRORS as reason:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {one_line(reason)}") from reason
-    return own, own.shape
+        runner = RowRunner(model, shape, kit, adapters, agree, reason)
+        check_runner(runner, expected, RAGGED_CHUNKS)
+        return runner, runner.shape
+    except MODEL_ERRORS as error:
+        _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, error)
+        reason = f"{reason}; {one_line(error)}"
+    for cached in (True, False):
+        own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached)
+        try:
+            check_runner(own, expected if cached else _without_later_tokens(model, adapters, expected), OWN_CACHE_CHUNKS)
+            return own, own.shape
+        except MODEL_ERRORS as error:
+            last = one_line(error)
+            _log.warning("%s: not %s: %s", model.config.model_type, own.kernels[0].name, last)
+            reason = f"{reason}; {last}"
+    raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {last}")
+
+
+def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
+    """The reference of a model that lets a token see later ones: the logits after each token, from a run that ends with it."""
+    found: Expected = {}
+    for name, logits in expected.items():
+        ids = probe_ids(logits.shape[-1])
+        with adapters.whole(name):
+            found[name] = torch.stack([plain_logits(model, ids[: end + 1])[-1] for end in range(len(ids))])
+    return found
 
 
 def _ragged(
@@ -209,6 +245,16 @@ def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
     except MODEL_ERRORS as error:
         raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {one_line(error)}") from error
     return logits
+
+
+def adds_tokens(model: PreTrainedModel) -> bool:
+    """Whether `generate` gives the model more tokens than the text has, such as a mask to be filled in (XLM, XLNet)."""
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
+    try:
+        prepared = model.prepare_inputs_for_generation(ids, is_first_iteration=True).get("input_ids")
+    except MODEL_ERRORS:
+        return False
+    return prepared is not None and prepared.shape[1] > ids.shape[1]
 
 
 def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) -> Expected:

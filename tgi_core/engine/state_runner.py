@@ -26,6 +26,7 @@ class StateRunner(RaggedRunner):
 
     features = frozenset({Feature.CHUNKED_PREFILL})
     stateful = True
+    enqueued = False
 
     def __init__(
         self,

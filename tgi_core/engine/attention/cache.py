@@ -101,8 +101,7 @@ class LayerCache:
         self.keys, self.values = memory or tuple(
             torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shape.key_width, shape.value_width)
         )
-        self.flat_keys = self.keys.view(-1, shape.kv_heads, shape.key_width)
-        self.flat_values = self.values.view(-1, shape.kv_heads, shape.value_width)
+        self.flat_keys, self.flat_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 is the last slot, in the block for discarded writes."""

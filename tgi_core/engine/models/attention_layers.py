@@ -94,7 +94,8 @@ def _skip_padding_check(model: PreTrainedModel) -> None:
     and cannot be captured. Ragged steps have no padding."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and getattr(module.config, "pad_token_id", None) is not None:
-            module.config.pad_token_id = None
+            # past the config's own check: some types declare it an integer
+            object.__setattr__(module.config, "pad_token_id", None)
 
 
 def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:

@@ -1,0 +1,16 @@
+"""Why single types are not tested: what transformers lacks for them, which no config mends."""
+
+_DRAFTS = "it drafts from the hidden states and the cache of another model, and generates nothing by itself"
+_MUSIC = "it generates codes of music, several at a time; the config of this type describes the whole model and not its decoder"
+
+REASONS = {
+    "blt": "transformers' `generate` makes it a cache for the layers that its config counts, and this config counts none: it has four models",
+    "dots3_note": "transformers fills in settings of 42 layers for this config, and refuses them when the model has fewer; "
+    "its text model is `dots3_note_text`",
+    "gemma3n": "its vision tower is a model of the package timm, which is not part of this engine; its text model is `gemma3n_text`",
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": _DRAFTS,
+    "musicgen": _MUSIC,
+    "musicgen_melody": _MUSIC,
+}
+"""By type; used only where transformers itself fails."""
