@@ -54,7 +54,9 @@ class MediaProcessor:
     def _find_placeholder_id(self) -> int:
         """The token that stands for an embedding. In a text, another one may stand for the image (Gemma 3)."""
         several = getattr(self._processor, "image_token_ids", None)
-        found = [*several] if isinstance(several, list) and len(several) == 1 else [getattr(self._processor, "image_token_id", None)]
+        found = (
+            [*several] if isinstance(several, list) and len(several) == 1 else [getattr(self._processor, "image_token_id", None)]
+        )
         own = found[0]
         return own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(self.placeholder))
 

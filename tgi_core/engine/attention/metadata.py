@@ -88,8 +88,8 @@ class StepMetadata:
 
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
     blocks] are the blocks of all rows, padded with the null block. `spans` has, by the first flat token of a prefill row, the positions
-    start…end − 1 of images whose tokens see each other; only providers that say `sees_ahead` know it. Providers cache in `shared` what their layers share within the step,
-    plain torch in `masks`.
+    start…end − 1 of images whose tokens see each other; only providers that say `sees_ahead` know it. Providers cache in `shared` what
+    their layers share within the step, plain torch in `masks`.
     """
 
     order: list[RowInput]

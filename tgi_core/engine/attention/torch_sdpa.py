@@ -104,9 +104,7 @@ def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     return movable(blocks).index_select(0, table).flatten(0, 1).view(blocks.dtype).to(dtype)
 
 
-def _visible(
-    queries: Tensor, keys: Tensor, parameters: AttentionParameters, spans: Sequence[tuple[int, int]] = ()
-) -> Tensor:
+def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters, spans: Sequence[tuple[int, int]] = ()) -> Tensor:
     """The key positions that a query at a position sees: causal or in the same span, within its window, within its chunk."""
     mask = keys <= queries
     for start, end in spans:

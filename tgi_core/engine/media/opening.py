@@ -89,11 +89,17 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
         tower = VisionTower(model, check.placeholder_id)
         tower.embeddings(check.item, item_digest(check.item))
         if check.sees_ahead and not runner.provider.sees_ahead:
-            raise UnsupportedVision(f"tokens of its images see each other, which {runner.provider.name} attention does not compute")
+            raise UnsupportedVision(
+                f"tokens of its images see each other, which {runner.provider.name} attention does not compute"
+            )
         longest = max(check.row, _window(model)) if check.sees_ahead else 0
         runner.images = ImagesInPrompts(tower, model.get_input_embeddings(), longest)
         difference = relative_difference(_logits(runner, check), check.expected[-len(_AROUND) :])
-        reason = "" if difference <= tolerance(runner.shape.dtype, runner.cache_dtype) else f"logits differ from the model's own by {difference:.2g} of their norm"
+        reason = (
+            ""
+            if difference <= tolerance(runner.shape.dtype, runner.cache_dtype)
+            else f"logits differ from the model's own by {difference:.2g} of their norm"
+        )
     except (UnsupportedVision, ValueError, *MODEL_ERRORS) as error:
         reason = one_line(error)
     runner.release()
@@ -116,7 +122,7 @@ def _refused(model: PreTrainedModel, reason: str) -> Kernel:
 
 
 def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
-    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image, unless its tokens see each other."""
+    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks. They divide the image unless its tokens see each other."""
     size = runner.block_sizes[0]
     blocks = tuple(range(1, -(-len(check.ids) // size) + 1))
     runner.use_cache(len(blocks), size)

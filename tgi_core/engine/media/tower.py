@@ -57,8 +57,8 @@ class VisionTower:
         return self._model.device
 
     def embeddings(self, item: bytes, key: bytes) -> Tensor:
-        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there: those that take the place
-        of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
+        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there: those that
+        take the place of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
         features."""
         found = self.kept.find(key)
         if found is None:
@@ -94,7 +94,9 @@ class VisionTower:
         given = self._given(self.arguments(ids, [image])).get("attention_mask")
         masks = [mask for mask in (given.values() if isinstance(given, dict) else [given]) if isinstance(mask, Tensor)]
         ahead = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
-        seen = [(mask[0, 0].cpu() if mask.dtype is torch.bool else mask[0, 0].cpu() == 0) & ahead for mask in masks if mask.ndim == 4]
+        seen = [
+            (mask[0, 0].cpu() if mask.dtype is torch.bool else mask[0, 0].cpu() == 0) & ahead for mask in masks if mask.ndim == 4
+        ]
         inside = torch.zeros_like(ahead)
         for start, end in runs(np.flatnonzero(ids[0].cpu().numpy() == self.placeholder_id)):
             inside[start:end, start:end] = True
