@@ -16,6 +16,7 @@ from tests.router.serving import Served
 from tgi_core.backend import Feature
 from tgi_core.media.digest import image_digest
 from tgi_core.media.prompts import MultimodalPrompt
+from tgi_core.scheduler import Limits
 from tgi_core.scheduler.prefix import ImageSpan
 
 SEEING = {"capabilities": replace(EVERYTHING, features=EVERYTHING.features | {Feature.MEDIA})}
@@ -158,6 +159,15 @@ def test_the_size_of_all_images(serve: Serve, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(images, "MOST_BYTES", 5)
     assert chat(served, picture(b"one"), picture(b"two")).json()["error"]["message"].endswith("up to 5 bytes in all")
     assert chat(served, picture(b"three")).status_code == 200 and len(generator.seen) == 1
+
+
+def test_an_image_longer_than_a_step(serve: Serve) -> None:
+    """Where images run whole, it is refused before it is queued, with the limit."""
+    limits = Limits(60, 64, max_image_tokens=2)
+    served, generator = serve(changes={"chat_templates": ChatTemplates({"default": PARTS})}, scripted=SEEING | {"limits": limits})
+    answer = chat(served, picture(b"one"), text("?"))
+    assert answer.status_code == 422 and "image 1 must have at most 2 tokens" in answer.json()["error"]["message"]
+    assert generator.submitted.empty()
 
 
 def test_parts_of_other_kinds_are_refused_by_name(serve: Serve) -> None:

@@ -94,11 +94,12 @@ def device(
     **options: Any,
 ) -> Device:
     """A device with a pool of its own; `without` features or with another `mixing` it declares less; it pads to `takes`. `observe_drafts`
-    as for the scheduler."""
-    takes, observe = options.pop("takes", ()), options.pop("observe_drafts", None)
+    as for the scheduler. With `whole_images`, it cannot cut images."""
+    takes, observe, whole = options.pop("takes", ()), options.pop("observe_drafts", None), options.pop("whole_images", False)
     info, server, session = shard(tokenizer, **options)
+    capabilities = replace(info.capabilities, whole_images=whole)
     capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
-    return Device(Scheduler(info.capabilities, capacity, chosen, clock, observe), server, session)
+    return Device(Scheduler(capabilities, capacity, chosen, clock, observe), server, session)
 
 
 def shard(tokenizer: Tokenizer, **options: Any) -> tuple[ShardInfo, ModelServer, ReferenceSession]:

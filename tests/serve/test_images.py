@@ -34,6 +34,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same on a model whose images run whole, in steps that hold only a few of them."""
+    directory = save_model("gemma3", tmp_path_factory.mktemp("images") / "gemma3")
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", "<start_of_image>"))
+    with served(str(directory), "--backend", "cpu", "--dtype", "float32", "--max-batch-prefill-tokens", "40") as server:
+        yield server
+
+
 def url(data: bytes) -> str:
     """A `data:` URL."""
     return f"data:image/png;base64,{b64encode(data).decode()}"
@@ -65,6 +74,19 @@ def test_prefix_hits_across_images(server: ServerProcess) -> None:
     first, again, other = (ask(server, "What is it?", each) for each in (one, one, two))
     assert said(first) == said(again) != said(other)
     assert cached(first) == 0 and cached(again) > 16 and cached(other) < 16
+
+
+def test_images_that_run_whole(gemma: ServerProcess) -> None:
+    """Many requests with images, in chunks, and without, get the answers that each gets alone; the same image is found in the cache."""
+    pictures = [encoded(image(seed)) for seed in range(4)]
+    words = [f"Number {n}, " + "and so on, " * n for n in range(4)]
+    alone = [said(ask(gemma, words[n], *pictures[:n], max_tokens=60)) for n in range(4)]
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(ask, gemma, words[n % 4], *pictures[: n % 4], max_tokens=60) for n in range(24)]
+        answers = [each.result() for each in asked]
+    assert [said(each) for each in answers] == [alone[n % 4] for n in range(24)]
+    assert cached(answers[-1]) >= 16
+    assert said(ask(gemma, words[1], pictures[1], max_tokens=60)) != alone[1]
 
 
 def test_both_forms_give_the_same_tokens(server: ServerProcess) -> None:

@@ -197,7 +197,8 @@ def _with_attention(
 ) -> RaggedRunner:
     """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
-    `ahead`: preferably one with which tokens of an image can see each other. Logs rejections. Raises the last self-check's error, or Unsupported.
+    `ahead`: preferably one with which tokens of an image can see each other. Logs rejections.
+    Raises the last self-check's error, or Unsupported.
     """
     failures: list[Exception] = []
 

@@ -88,9 +88,9 @@ class StepMetadata:
 
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
     blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
-    plain torch in `masks`. `windowed` is the same step with the blocks of layers with a window, if they are in a cache group of their own.
-    `spans` has, by the first flat token of a prefill row, the positions start…end − 1 of images whose tokens see each other; only providers
-    that say `sees_ahead` know it.
+    plain torch in `masks`. `windowed` is the same step with the blocks of layers with a window, if those have a cache group of their
+    own. `spans` has, by the first flat token of a prefill row, the positions start…end − 1 of images whose tokens see each other; only
+    providers that say `sees_ahead` know it.
     """
 
     order: list[RowInput]

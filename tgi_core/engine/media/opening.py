@@ -122,7 +122,7 @@ def _refused(model: PreTrainedModel, reason: str) -> Kernel:
 
 
 def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
-    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image, unless its tokens see each other."""
+    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image if that is possible."""
     size = runner.block_sizes[0]
     blocks = tuple(range(1, -(-len(check.ids) // size) + 1))
     runner.use_cache(len(blocks), size)

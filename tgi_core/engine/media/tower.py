@@ -57,9 +57,11 @@ class VisionTower:
         return self._model.device
 
     def embeddings(self, item: bytes, key: bytes) -> Tensor:
-        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there: those that take the place
-        of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises ValueError for damaged
-        features."""
+        """Embeddings [1 + layers, tokens, hidden] of an item of `Request.media` with the digest `key`, from the cache if it is there.
+
+        Those that take the place of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises
+        ValueError for damaged features.
+        """
         found = self.kept.find(key)
         if found is None:
             found = self._embed(ImageFeatures.from_bytes(item))

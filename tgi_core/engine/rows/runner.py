@@ -38,6 +38,7 @@ class ModelAttention:
     block_sizes = BLOCK_SIZES
     kv_cache_dtypes: tuple[torch.dtype, ...] = ()
     invariant = False
+    sees_ahead = False
 
     def probe(self) -> str:
         """It can run anywhere."""

@@ -1,0 +1,100 @@
+"""Images that must run whole: no step ends inside one, and none waits forever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scheduler.device import Device, alone, device, request
+from tgi_core.backend import Mixing, WarmupPlan
+from tgi_core.scheduler import GenerationRequest
+from tgi_core.scheduler.prefill_budget import image_left, whole_images
+from tgi_core.scheduler.prefix import ImageSpan
+from tgi_core.tokenizer import Tokenizer
+
+STEP = 24
+PLAN = WarmupPlan(max_rows=16, max_row_tokens=256, max_step_tokens=STEP, block_size=4)
+
+parts = st.lists(st.tuples(st.integers(0, 40), st.integers(1, STEP), st.sampled_from("abc")), min_size=1, max_size=3)
+"""Images, each with the length of the text before it, its own length, and which it is."""
+
+
+def prompt(images: list[tuple[int, int, str]], after: int) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
+    """Tokens, and where the images are."""
+    tokens, spans = list[int](), list[ImageSpan]()
+    for before, length, which in images:
+        tokens += [3 + i % 5 for i in range(before)]
+        spans.append(ImageSpan(len(tokens), len(tokens) + length, which.encode() * 16))
+        tokens += [2] * length
+    return (*tokens, *([7] * after)), tuple(spans)
+
+
+def run_whole(one: Device, limit: int = 3000) -> None:
+    """Until all is done; no step may end inside an image."""
+    for _ in range(limit):
+        if one.scheduler.idle:
+            return
+        one.turn()
+        for sequence in one.scheduler.sequences.values():
+            for image in sequence.request.image_spans:
+                assert not image.start < sequence.computed < image.end
+    raise AssertionError("not idle")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(parts, st.integers(0, 30)), min_size=1, max_size=6), st.sampled_from([Mixing.EAGER, Mixing.NONE]))
+def test_no_step_cuts_an_image(
+    demo_tokenizer: Tokenizer, prompts: list[tuple[list[tuple[int, int, str]], int]], mixing: Mixing
+) -> None:
+    """Whatever runs beside them, images run whole, and every request gets the tokens that it gets alone."""
+    one = device(demo_tokenizer, PLAN, whole_images=True, mixing=mixing)
+    wanted = dict[int, GenerationRequest]()
+    for images, after in prompts:
+        tokens, spans = prompt(images, after)
+        made = request(tokens, 6, image_spans=spans)
+        wanted[one.scheduler.add(made)] = made
+    run_whole(one)
+    assert {key: one.tokens[key] for key in wanted} == {key: alone(demo_tokenizer, made) for key, made in wanted.items()}
+
+
+def test_an_image_as_long_as_a_step_beside_decoding_rows(demo_tokenizer: Tokenizer) -> None:
+    """The newest rows sit out for a step; without that it would wait until they end."""
+    one = device(demo_tokenizer, PLAN, whole_images=True)
+    rows = [one.scheduler.add(request((5, number, 9), 200)) for number in range(10)]
+    for _ in range(20):
+        one.turn()
+    tokens, spans = prompt([(2, STEP, "a")], 3)
+    key = one.scheduler.add(request(tokens, 2, image_spans=spans))
+    for _ in range(40):
+        one.turn()
+    assert key in one.ended and not one.ended.keys() & set(rows)
+
+
+def test_a_prefix_that_ends_in_an_image(demo_tokenizer: Tokenizer) -> None:
+    """Its blocks are those of the whole image, so the rest of the image runs after them."""
+    one = device(demo_tokenizer, PLAN, whole_images=True)
+    tokens, spans = prompt([(2, 20, "a")], 0)
+    for _ in range(2):
+        key = one.scheduler.add(request(tokens, 3, image_spans=spans))
+        run_whole(one)
+        assert key in one.ended
+    assert one.scheduler.snapshot.hit_tokens == 20
+
+
+def test_an_image_longer_than_a_step(demo_tokenizer: Tokenizer) -> None:
+    """It is refused, unless images can be cut."""
+    tokens, spans = prompt([(2, STEP + 1, "a")], 3)
+    with pytest.raises(ValueError, match=f"an image has {STEP + 1} tokens; the maximum is {STEP}"):
+        device(demo_tokenizer, PLAN, whole_images=True).scheduler.add(request(tokens, 2, image_spans=spans))
+    one = device(demo_tokenizer, PLAN)
+    one.scheduler.add(request(tokens, 2, image_spans=spans))
+    one.run()
+
+
+def test_cuts() -> None:
+    """Before an image, after it, or not at all."""
+    images = (ImageSpan(4, 10, b""), ImageSpan(12, 20, b""))
+    cases = {(0, 3): 3, (0, 4): 4, (0, 5): 4, (0, 10): 10, (0, 11): 11, (0, 15): 12, (4, 2): 6, (6, 2): 4, (12, 7): 0, (20, 5): 5}
+    assert {case: whole_images(*case, room=7, images=images) for case in cases} == cases
+    assert [image_left(start, images) for start in (3, 4, 9, 10, 12)] == [0, 6, 1, 0, 8]
