@@ -82,7 +82,8 @@ ENGINES: dict[str, tuple[str, Open]] = {
     "modules, one step ahead": ("gpt2", lambda model: opened(LateKit(LateQueue()), model)),
     "modules with experts": ("mixtral", lambda model: opened(LateKit(None), model)),
     "states": ("mamba", lambda model: opened(LateKit(None), model)),
-    "own cache": ("bloom", lambda model: opened(LateKit(None), model)),
+    "by row": ("bloom", lambda model: opened(LateKit(None), model)),
+    "own cache": ("rwkv", lambda model: opened(LateKit(None), model)),
     "native": ("llama", lambda model: open_cpu(model, PLAN, dtype="float32")),
     "static": ("llama", lambda model: open_on_static(model, PLAN)),
 }
@@ -100,7 +101,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ses
 def first_row(session: Session, capacity: Capacity, want: OutputOptions) -> Row:
     """What a prompt alone gets."""
     count = -(-112 // capacity.groups[0].block_size)
-    request = Request(1, PROMPT, len(PROMPT), 0, (tuple(range(1, 1 + count)),), len(PROMPT), want=want)
+    request = Request(1, PROMPT, len(PROMPT), 0, (tuple(range(1, 1 + count)),) * len(capacity.groups), len(PROMPT), want=want)
     row: Row = session.rows(session.prefill((request,), EMPTY, ())).rows[0]
     session.clear(None)
     return row

@@ -16,9 +16,9 @@ from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.comparison import MODEL_ERRORS, Agree
+from tgi_core.engine.comparison import MODEL_ERRORS, Agree, relative_difference
 from tgi_core.engine.device import DeviceKit, attention_refusal
-from tgi_core.engine.hf_cache import HFCacheRunner
+from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images
@@ -101,7 +101,9 @@ def _row_by_row(
     except MODEL_ERRORS as error:
         _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, error)
         reason = f"{reason}; {one_line(error)}"
-    for cached in (True, False):
+    # Over the whole row in every step, only if that is what `generate` computes: a prompt that sees all of itself, but none of the answer,
+    # is computed otherwise.
+    for cached in (True,) if _answers_apart(model, probe_ids(shape.vocab_size)) else (True, False):
         own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached)
         try:
             check_runner(own, expected if cached else _without_later_tokens(model, adapters, expected), OWN_CACHE_CHUNKS)
@@ -111,6 +113,21 @@ def _row_by_row(
             _log.warning("%s: not %s: %s", model.config.model_type, own.kernels[0].name, last)
             reason = f"{reason}; {last}"
     raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {last}")
+
+
+def _answers_apart(model: PreTrainedModel, ids: list[int]) -> bool:
+    """Whether decoding the last token with the model's cache gives other logits than a run over all tokens."""
+    by_cache, last = HFCacheModel(model), len(ids) - 1
+    cache = by_cache.new_cache()
+    try:
+        with torch.inference_mode():
+            by_cache.run(ids[:last], 0, cache, 1)
+            if not any(value is not None for value in cache.values()):
+                return False
+            decoded = by_cache.run(ids, last, cache, 1)
+    except MODEL_ERRORS:
+        return False
+    return relative_difference(decoded.float(), plain_logits(model, ids)[-1:].float()) > 0.02
 
 
 def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
