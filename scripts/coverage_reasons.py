@@ -4,7 +4,8 @@ _DRAFTS = "it drafts from the hidden states and the cache of another model, and 
 _MUSIC = "it generates codes of music, several at a time; the config of this type describes the whole model and not its decoder"
 
 REASONS = {
-    "blt": "transformers' `generate` makes it a cache for the layers that its config counts, and this config counts none: it has four models",
+    "blt": "transformers' `generate` makes it a cache for the layers that its config counts, and this config counts none: those are in "
+    "the configs of its four parts",
     "dots3_note": "transformers fills in settings of 42 layers for this config, and refuses them when the model has fewer; "
     "its text model is `dots3_note_text`",
     "gemma3n": "its vision tower is a model of the package timm, which is not part of this engine; its text model is `gemma3n_text`",

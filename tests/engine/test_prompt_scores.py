@@ -82,7 +82,8 @@ ENGINES: dict[str, tuple[str, Open]] = {
     "modules, one step ahead": ("gpt2", lambda model: opened(LateKit(LateQueue()), model)),
     "modules with experts": ("mixtral", lambda model: opened(LateKit(None), model)),
     "states": ("mamba", lambda model: opened(LateKit(None), model)),
-    "own cache": ("bloom", lambda model: opened(LateKit(None), model)),
+    "by row": ("bloom", lambda model: opened(LateKit(None), model)),
+    "own cache": ("rwkv", lambda model: opened(LateKit(None), model)),
     "native": ("llama", lambda model: open_cpu(model, PLAN, dtype="float32")),
     "static": ("llama", lambda model: open_on_static(model, PLAN)),
 }

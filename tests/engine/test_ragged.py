@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.tiny_models import PROMPTS, Schedule, compare, expected_tokens, ragged_schedule
 from tgi_core.backend import Capacity, Grant
@@ -84,12 +85,26 @@ STATES = ("mamba", "bamba") if hasattr(DynamicCache, "update_conv_state") else (
 """Types with states; transformers 4 has a cache of its own for each."""
 
 
-@pytest.mark.parametrize("model_type", [*TEN, "mamba", "bloom", "bamba"])
+BY_ROW = ("bloom",)
+UNUSUAL = [name for name in ("apertus", "emu3", "gemma4") if name in CONFIG_MAPPING]
+
+
+@pytest.mark.parametrize("model_type", UNUSUAL)
+def test_unusual_configs_are_ragged(model_type: str, tmp_path: Path) -> None:
+    """Parameters without dimensions, an integer that stands for padding and cannot be unset, and inputs per layer that put it in place
+    of images' tokens."""
+    outcome = compare(model_type, tmp_path)
+    assert (outcome.verdict, outcome.path) == ("exact", "ragged"), outcome.note
+
+
+@pytest.mark.parametrize("model_type", [*TEN, *BY_ROW, "mamba", "bamba", "rwkv"])
 def test_model_types_are_exact(model_type: str, tmp_path: Path) -> None:
-    """Each type's tokens over the session hooks equal transformers' own: ten ragged ones, two with states, one with its own cache."""
+    """Each type's tokens over the session hooks equal transformers' own: ten ragged ones, one that attends row by row, two with
+    states, one with its own cache."""
     outcome = compare(model_type, tmp_path)
     assert outcome.verdict == "exact", outcome.note
-    assert outcome.path == ("ragged" if model_type in (*TEN, *STATES) else "own cache")
+    expected = "by row" if model_type in BY_ROW else "ragged" if model_type in (*TEN, *STATES) else "own cache"
+    assert outcome.path == expected
 
 
 def test_bfloat16_runs(llama: Path) -> None:

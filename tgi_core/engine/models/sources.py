@@ -40,7 +40,9 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole weight."""
         found = self.pieces[0]
-        one = (sum(piece.shape[0] for piece in found), *found[0].shape[1:])
+        one = tuple(found[0].shape)
+        if len(found) > 1:
+            one = (sum(piece.shape[0] for piece in found), *one[1:])
         return (len(self.pieces), *one) if self.stacked else one
 
     def weight(self, stored: StoredWeights, dtype: torch.dtype, rounded: bool = False) -> Weight | None:

@@ -13,7 +13,7 @@ from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.comparison import MODEL_ERRORS
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.encoder_decoder.opening import check_options, decoder_rules, new_runner
-from tgi_core.engine.hf_cache import HFCacheRunner
+from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
@@ -27,9 +27,11 @@ from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
+from tgi_core.engine.rows.runner import ModelAttention, row_caches
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.state_runner import StateRunner
+from tgi_core.errors import one_line
 
 _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
 
@@ -54,7 +56,7 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
             probe_forward(probe, call)
         return _ragged(model, list(inputs), call.states, seen, shape, stored, kit, free_bytes)
     except NotRagged as reason:
-        return _own_cache(model.eval(), shape, kit, free_bytes, str(reason))
+        return _row_by_row(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
         raise Unsupported(
             f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
@@ -137,12 +139,20 @@ def _ragged(
     return PlannedRunner(seen.shapes, shape, planned, sizes, kernels, features, row_state_bytes=row_bytes), shape
 
 
-def _own_cache(
+def _row_by_row(
     model: PreTrainedModel, shape: ModelShape, kit: DeviceKit, free_bytes: int | None, reason: str
 ) -> tuple[Runner, ModelShape]:
+    """Over paged blocks if the model's cache fits in them, else with its own cache."""
     planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes)
     model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
-    runner = HFCacheRunner(model, shape, planned, Adapters(model, (), torch.float32, kit.device), reason=reason)
-    runner.shape = shape
-    runner.kernels = (*runner.kernels, _UNCHECKED)
-    return runner, shape
+    try:
+        layers = row_caches(HFCacheModel(model), kit).shapes
+    except MODEL_ERRORS as error:
+        runner = HFCacheRunner(
+            model, shape, planned, Adapters(model, (), torch.float32, kit.device), reason=f"{reason}; {one_line(error)}"
+        )
+        runner.shape = shape
+        runner.kernels = (*runner.kernels, _UNCHECKED)
+        return runner, shape
+    kernels = (Kernel("attention", ModelAttention.name, reason), _UNCHECKED)
+    return PlannedRunner(layers, shape, planned, ModelAttention.block_sizes, kernels), shape

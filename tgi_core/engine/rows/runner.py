@@ -77,12 +77,10 @@ class RowRunner(PagedRunner):
         reason: str = "",
     ) -> None:
         """`reason`: why the ragged engine does not run it. Raises NotRagged, and what the model raises."""
-        if kit.kv_cache_dtype is not None:
-            raise NotRagged("its attention reads no 8-bit cache")
         self._model, self._adapters = HFCacheModel(model), adapters
         if not agree(int(self._model.head is not None)):
             self._model.head = None
-        self._caches = RowCaches(self._model)
+        self._caches = row_caches(self._model, kit)
         shape = replace(shape, whole_head=self._model.head is None)
         super().__init__(tuple(self._caches.shapes), shape, kit, ModelAttention(), agree)
         # with adapters, each row runs by itself: a token-wise module may hold layers that differ from row to row
@@ -117,6 +115,13 @@ class RowRunner(PagedRunner):
                 return run({self._caches.name: self._caches.row(self._cache_in_use(), slots)}, row_input.take)
 
         return call
+
+
+def row_caches(model: HFCacheModel, kit: DeviceKit) -> RowCaches:
+    """The caches of rows of a model on a device. Raises NotRagged, and what the model raises."""
+    if kit.kv_cache_dtype is not None:
+        raise NotRagged("its attention reads no 8-bit cache")
+    return RowCaches(model)
 
 
 def _told(modules: int) -> str:

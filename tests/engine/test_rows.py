@@ -1,0 +1,151 @@
+"""Models that compute attention by themselves: on blocks, row by row, with all else for all rows at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.engine.test_state_models import Rows
+from tests.engine.tiny_models import PROMPTS, Schedule, expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
+from tgi_core.backend import CacheKind, Grant, InvalidModel, WarmupPlan
+from tgi_core.engine.rows.lockstep import Lockstep
+from tgi_core.engine.rows.token_wise import token_wise_modules
+
+ROWS, NEW = 12, 4
+FAMILIES = ("bloom", "falcon", "gpt_neo", "mpt", "stablelm", "bart", "xglm", "gpt_neox_japanese")
+INDEXED = ("deepseek_v32",) if "deepseek_v32" in CONFIG_MAPPING else ()
+"""Types whose layers select visible positions with an index; transformers 4 has none."""
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *INDEXED])
+def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
+    """Greedy and seeded rows that join whole or in chunks: each makes the tokens that it makes alone."""
+    session, capacity = open_cpu(save_tiny(family, tmp_path), WarmupPlan(max_rows=ROWS, max_row_tokens=32), dtype="float32")
+    assert path_of(session) == "by row" and [group.kind for group in capacity.groups] == [CacheKind.FULL]
+    run = Rows(session, capacity)
+    chunked = [number for number in range(7, ROWS + 1) if number * 5 % 13]
+    run.step(*(run.row(number) for number in range(1, ROWS + 1) if number not in chunked))
+    run.step(*(run.row(number, 1) for number in chunked))
+    run.step(grants=tuple(Grant(number, number * 5 % 13) for number in chunked))
+    run.until_done()
+    session.clear(None)
+    for number, made in run.tokens.items():
+        alone = Rows(session, capacity)
+        alone.step(alone.row(number))
+        alone.until_done()
+        session.clear(None)
+        assert alone.tokens[number][:NEW] == made[:NEW], number
+    session.close()
+
+
+def test_rows_share_a_prefix(tmp_path: Path) -> None:
+    """A request whose first block was computed for another one makes the tokens that it makes from scratch."""
+    session, capacity = open_cpu(save_tiny("bloom", tmp_path), dtype="float32")
+    size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
+    run = Schedule(session, capacity)
+    first = run.request(1, prompt, len(prompt))
+    run.step(first)
+    second = run.request(2, prompt, len(prompt) - size)
+    run.step(replace(second, cached=size, blocks=((first.blocks[0][0], *second.blocks[0][1:]),)))
+    while len(run.tokens[2]) < NEW:
+        run.step()
+    assert run.tokens[2][:NEW] == run.tokens[1][:NEW]
+    session.close()
+
+
+def test_a_window_that_masks_do_not_know_keeps_the_own_cache(tmp_path: Path) -> None:
+    """Moshi's cache drops positions that its masks still show, so that its tokens depend on how a prompt is cut: it gets no chunks."""
+    session, _ = open_cpu(save_tiny("moshi", tmp_path), dtype="float32")
+    assert path_of(session) == "own cache"
+    session.close()
+
+
+def test_a_model_whose_tokens_see_later_ones_runs_over_whole_rows(tmp_path: Path) -> None:
+    """CPM-Ant returns other logits for a token once others follow it: each step computes the whole row, as `generate` does."""
+    session, capacity = open_cpu(save_tiny("cpmant", tmp_path), dtype="float32")
+    (attention,) = (kernel for kernel in session.capabilities().kernels if kernel.part == "attention")
+    made = ragged_schedule(session, capacity)
+    assert "over the whole row in every step" in attention.name
+    assert all(made[id] == expected[: len(made[id])] for id, expected in enumerate(expected_tokens(tmp_path), 1))
+    session.close()
+
+
+@pytest.mark.parametrize("family", ["xlm", "xlnet"])
+def test_a_model_that_fills_in_a_token_is_refused(family: str, tmp_path: Path) -> None:
+    """The error says what such a model does otherwise."""
+    with pytest.raises(InvalidModel, match=f"'{family}' predicts at a token of its own after the text"):
+        open_cpu(save_tiny(family, tmp_path), dtype="float32")
+
+
+class Block(nn.Module):
+    """A layer that mixes tokens between two that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.mix = nn.Conv1d(8, 8, 2, padding=1)
+        self.calls: list[int] = []
+
+    def forward(self, values: Tensor) -> Tensor:
+        """values [1, tokens, 4] → the same shape; each token sees the one before it."""
+        mixed = self.mix(self.up(values).transpose(1, 2))[..., : values.shape[1]]
+        out: Tensor = self.down(mixed.transpose(1, 2))
+        return out
+
+
+@pytest.fixture
+def block() -> Block:
+    """Random weights, in a model that mixes tokens."""
+    torch.manual_seed(0)
+    return Block().requires_grad_(False)
+
+
+def test_only_modules_that_keep_tokens_apart_are_token_wise(block: Block) -> None:
+    """A convolution over tokens, and what contains it, is not; layers that compute token by token are, in call order."""
+    assert token_wise_modules(block, lambda: block(torch.randn(1, 5, 4)), int) == [block.up, block.down]
+
+
+def test_rows_meet_at_token_wise_modules(block: Block) -> None:
+    """Each such module runs once for all rows, and every row gets what it gets alone."""
+    rows, counts = [torch.randn(1, tokens, 4) for tokens in (1, 3, 2)], list[int]()
+    alone = [block(row) for row in rows]
+    block.up.register_forward_hook(lambda module, args, output: counts.append(1))
+    plain = block.up.forward
+
+    def counted(values: Tensor) -> Tensor:
+        counts.append(values.shape[1])
+        return plain(values)
+
+    block.up.forward = counted  # type: ignore[method-assign]
+    lockstep = Lockstep([block.up, block.down])
+    together = lockstep.run([lambda row=row: block(row) for row in rows])  # type: ignore[misc]
+    assert counts[0] == 6 and all(torch.allclose(*pair, atol=1e-6) for pair in zip(together, alone, strict=True))
+
+
+def test_rows_that_take_other_ways_meet_again(block: Block) -> None:
+    """A row that skips a module waits for those that don't, and all meet at the next one."""
+    seen: list[int] = []
+    plain = block.down.forward
+    block.down.forward = lambda values: (seen.append(values.shape[1]), plain(values))[1]  # type: ignore[method-assign]
+    lockstep = Lockstep([block.up, block.down])
+    narrow, wide = torch.randn(1, 2, 4), torch.randn(1, 1, 8)
+    found = lockstep.run([lambda: block.down(wide), lambda: block.down(block.up(narrow))])
+    assert seen == [3] and [each.shape[1] for each in found] == [1, 2]
+
+
+def test_a_failing_row_ends_the_step_and_no_more(block: Block) -> None:
+    """Its error reaches the caller, and the next step runs."""
+
+    def fails() -> Tensor:
+        block.up(torch.randn(1, 1, 4))
+        raise ValueError("this row fails")
+
+    lockstep, row = Lockstep([block.up, block.down]), torch.randn(1, 2, 4)
+    with pytest.raises(ValueError, match="this row fails"):
+        lockstep.run([fails, lambda: block(row)])
+    assert torch.allclose(torch.cat(lockstep.run([lambda: block(row)] * 2)), torch.cat([block(row)] * 2), atol=1e-6)
