@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.tiny_models import PROMPTS, Schedule, compare, expected_tokens, ragged_schedule
 from tgi_core.backend import Capacity, Grant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, register, use_attention
@@ -54,9 +54,14 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     decoder.set_attn_implementation(NAME)
-    _skip_padding_check(model)
     call = ModelCall(model, states)
-    seen = probe_forward(model, call)
+    padded = _skip_padding_check(model)
+    try:
+        seen = probe_forward(model, call)
+    except TypeError:  # it puts that token in the place of others
+        for config, token in padded:
+            config.pad_token_id = token
+        seen = probe_forward(model, call)
     if states is not None:
         if len(seen.shapes) != states.attending:
             raise NotRagged(
@@ -89,13 +94,16 @@ def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> Non
         call.head = None
 
 
-def _skip_padding_check(model: PreTrainedModel) -> None:
+def _skip_padding_check(model: PreTrainedModel) -> list[tuple[PretrainedConfig, int]]:
     """Keep transformers from looking for padding: some models compare input ids with `pad_token_id` on the host, which waits for the device
-    and cannot be captured. Ragged steps have no padding."""
+    and cannot be captured. Ragged steps have no padding. Returns what it changed: configs and their tokens."""
+    changed = []
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and getattr(module.config, "pad_token_id", None) is not None:
+            changed.append((module.config, module.config.pad_token_id))
             # past the config's own check: some types declare it an integer
             object.__setattr__(module.config, "pad_token_id", None)
+    return changed
 
 
 def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
