@@ -86,12 +86,21 @@ STATES = ("mamba", "bamba") if hasattr(DynamicCache, "update_conv_state") else (
 
 
 BY_ROW = ("bloom",)
+UNUSUAL = [name for name in ("apertus", "emu3", "gemma4") if name in CONFIG_MAPPING]
+
+
+@pytest.mark.parametrize("model_type", UNUSUAL)
+def test_unusual_configs_are_ragged(model_type: str, tmp_path: Path) -> None:
+    """Parameters without dimensions, an integer that stands for padding and cannot be unset, and inputs per layer that put it in place
+    of images' tokens."""
+    outcome = compare(model_type, tmp_path)
+    assert (outcome.verdict, outcome.path) == ("exact", "ragged"), outcome.note
 
 
 @pytest.mark.parametrize("model_type", [*TEN, *BY_ROW, "mamba", "bamba", "rwkv"])
 def test_model_types_are_exact(model_type: str, tmp_path: Path) -> None:
-    """Each type's tokens over the session hooks equal transformers' own: ten ragged ones, one that attends row by row, two with states, one
-    with its own cache."""
+    """Each type's tokens over the session hooks equal transformers' own: ten ragged ones, one that attends row by row, two with
+    states, one with its own cache."""
     outcome = compare(model_type, tmp_path)
     assert outcome.verdict == "exact", outcome.note
     expected = "by row" if model_type in BY_ROW else "ragged" if model_type in (*TEN, *STATES) else "own cache"
