@@ -114,24 +114,28 @@ def test_rows_meet_at_token_wise_modules(block: Block) -> None:
     """Each such module runs once for all rows, and every row gets what it gets alone."""
     rows, counts = [torch.randn(1, tokens, 4) for tokens in (1, 3, 2)], list[int]()
     alone = [block(row) for row in rows]
-    block.up.register_forward_hook(lambda module, args, output: counts.append(1))
     plain = block.up.forward
 
-    def counted(values: Tensor) -> Tensor:
-        counts.append(values.shape[1])
-        return plain(values)
+    def counted(input: Tensor) -> Tensor:
+        counts.append(input.shape[1])
+        return plain(input)
 
     block.up.forward = counted  # type: ignore[method-assign]
     lockstep = Lockstep([block.up, block.down])
     together = lockstep.run([lambda row=row: block(row) for row in rows])  # type: ignore[misc]
-    assert counts[0] == 6 and all(torch.allclose(*pair, atol=1e-6) for pair in zip(together, alone, strict=True))
+    assert counts == [6] and all(torch.allclose(*pair, atol=1e-6) for pair in zip(together, alone, strict=True))
 
 
 def test_rows_that_take_other_ways_meet_again(block: Block) -> None:
     """A row that skips a module waits for those that don't, and all meet at the next one."""
     seen: list[int] = []
     plain = block.down.forward
-    block.down.forward = lambda values: (seen.append(values.shape[1]), plain(values))[1]  # type: ignore[method-assign]
+
+    def recorded(input: Tensor) -> Tensor:
+        seen.append(input.shape[1])
+        return plain(input)
+
+    block.down.forward = recorded  # type: ignore[method-assign]
     lockstep = Lockstep([block.up, block.down])
     narrow, wide = torch.randn(1, 2, 4), torch.randn(1, 1, 8)
     found = lockstep.run([lambda: block.down(wide), lambda: block.down(block.up(narrow))])
