@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.scheduler.checks import check_books
@@ -116,6 +116,7 @@ layouts = st.lists(st.none() | st.integers(1, 900), min_size=1, max_size=6).map(
 
 
 @given(plans, layouts, st.integers(0, 1 << 22), st.sampled_from([16, 32]))
+@example(WarmupPlan(), (None, None, None, 1), 471552, 16)  # what is left of the memory holds only blocks of the window
 def test_what_is_promised_fits_and_holds_rows(plan: WarmupPlan, windows: tuple[int | None, ...], free: int, size: int) -> None:
     """The groups fit in memory, the longest row that is promised fits into them, and a restart that asks for the promise gets it again."""
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from tgi_core.backend import CacheGroup, CacheKind, WarmupPlan
-from tgi_core.blocks import UNLIMITED, most_window_blocks
+from tgi_core.blocks import most_window_blocks
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.comparison import Agree
 
@@ -79,11 +79,6 @@ class CacheSizes:
         full = self._block_bytes - self._window_bytes
         return sum(group.num_blocks * (full if group.kind is CacheKind.FULL else self._window_bytes) for group in groups)
 
-    def longest(self, group: CacheGroup) -> int:
-        """Tokens of the longest row that has a group to itself."""
-        fits_window = group.kind is CacheKind.WINDOW and group.num_blocks >= self._least
-        return UNLIMITED if fits_window else group.num_blocks * self._block_size
-
     def needed(self, group: CacheGroup, tokens: int) -> int:
         """Blocks of a group that a row of so many tokens needs."""
         blocks = -(-tokens // self._block_size)
@@ -102,7 +97,7 @@ class CacheSizes:
         if full < window:
             full = window = agree(min(self.useful, equal))
         elif asked_window is None:
-            window = agree(min(self._window_useful, (free - full * full_bytes) // window_bytes))
+            window = agree(min(full, self._window_useful, (free - full * full_bytes) // window_bytes))
         return full, window
 
     def _full(self, num_blocks: int) -> CacheGroup:
