@@ -54,11 +54,18 @@ def most_window_blocks(group: CacheGroup, take: int) -> int:
     return -(-(group.window + take - 2) // group.block_size) + 1
 
 
+def longest_row(group: CacheGroup, take: int) -> int:
+    """Length in tokens of the longest row that has a group to itself if no step runs more than `take` of its tokens. A window that fits
+    whole sets no limit."""
+    fits_window = group.kind is CacheKind.WINDOW and most_window_blocks(group, take) <= group.num_blocks
+    return UNLIMITED if fits_window else group.num_blocks * group.block_size
+
+
 class CacheBlocks:
     """Block pools of all cache groups. No step runs more than `most_take` tokens of a row."""
 
     def __init__(self, groups: tuple[CacheGroup, ...], most_take: int = UNLIMITED) -> None:
-        self._groups = groups
+        self._groups, self._most_take = groups, most_take
         self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
         self._once = tuple(group.kind in ONE_BLOCK for group in groups)
         """Whether a row has one block of a group, however long it is."""
@@ -89,15 +96,9 @@ class CacheBlocks:
 
     @property
     def max_row_tokens(self) -> int:
-        """Length in tokens of the longest row that fits into an empty cache. A window that fits whole sets no limit."""
-        return min(
-            (
-                group.num_blocks * group.block_size
-                for group, once, most in zip(self._groups, self._once, self._most, strict=True)
-                if not once and most > group.num_blocks
-            ),
-            default=UNLIMITED,
-        )
+        """Length in tokens of the longest row that fits into an empty cache."""
+        growing = (group for group, once in zip(self._groups, self._once, strict=True) if not once)
+        return min((longest_row(group, self._most_take) for group in growing), default=UNLIMITED)
 
     @property
     def max_prompt_tokens(self) -> int:

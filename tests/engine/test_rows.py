@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.engine.test_state_models import Rows
+from tests.engine.mixed_rows import NEW, check_rows_alone
 from tests.engine.tiny_models import PROMPTS, Schedule, expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
-from tgi_core.backend import CacheKind, Grant, InvalidModel, WarmupPlan
+from tgi_core.backend import CacheKind, InvalidModel, WarmupPlan
 from tgi_core.engine.rows.lockstep import Lockstep
 from tgi_core.engine.rows.token_wise import token_wise_modules
 
-ROWS, NEW = 12, 4
+ROWS = 12
 FAMILIES = ("bloom", "falcon", "gpt_neo", "mpt", "stablelm", "bart", "xglm", "gpt_neox_japanese")
 INDEXED = ("deepseek_v32",) if "deepseek_v32" in CONFIG_MAPPING else ()
 """Types whose layers select visible positions with an index; transformers 4 has none."""
@@ -27,19 +27,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
     """Greedy and seeded rows that join whole or in chunks: each makes the tokens that it makes alone."""
     session, capacity = open_cpu(save_tiny(family, tmp_path), WarmupPlan(max_rows=ROWS, max_row_tokens=32), dtype="float32")
     assert path_of(session) == "by row" and [group.kind for group in capacity.groups] == [CacheKind.FULL]
-    run = Rows(session, capacity)
-    chunked = [number for number in range(7, ROWS + 1) if number * 5 % 13]
-    run.step(*(run.row(number) for number in range(1, ROWS + 1) if number not in chunked))
-    run.step(*(run.row(number, 1) for number in chunked))
-    run.step(grants=tuple(Grant(number, number * 5 % 13) for number in chunked))
-    run.until_done()
-    session.clear(None)
-    for number, made in run.tokens.items():
-        alone = Rows(session, capacity)
-        alone.step(alone.row(number))
-        alone.until_done()
-        session.clear(None)
-        assert alone.tokens[number][:NEW] == made[:NEW], number
+    check_rows_alone(session, capacity, ROWS, first_chunked=7)
     session.close()
 
 

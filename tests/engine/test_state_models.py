@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from tests.engine.tiny_models import VOCAB, Schedule, open_cpu, save_tiny
-from tgi_core.backend import CacheKind, Grant, OutOfMemory, Request, Sampling, WarmupPlan
+from tests.engine.mixed_rows import check_rows_alone
+from tests.engine.tiny_models import open_cpu, save_tiny
+from tgi_core.backend import CacheKind, OutOfMemory, Request, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.models.states.scan import selective_scan
 from tgi_core.engine.models.states.slots import PartStates, new_states, step_parts
@@ -23,26 +23,10 @@ pytestmark = pytest.mark.skipif(
     not hasattr(DynamicCache, "update_conv_state"), reason="this version of transformers has another cache for each family"
 )
 
-ROWS, NEW = 32, 4
+ROWS = 32
 PURE = ("mamba", "mamba2", "falcon_mamba")
 ATTENDING = ("jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "nemotron_h", "qwen3_next", "lfm2", "recurrent_gemma")
 """Families whose other layers attend."""
-
-
-class Rows(Schedule):
-    """Requests of which every other one is sampled with a seed."""
-
-    def row(self, number: int, take: int | None = None) -> Request:
-        """Request `number`, whose prompt and seed follow from the number."""
-        prompt = tuple((number * 37 + place * 11) % (VOCAB - 2) + 2 for place in range(1 + number * 5 % 13))
-        request = self.request(number, prompt, take or len(prompt))
-        sampling = Sampling(do_sample=True, temperature=1.3, top_p=0.9, seed=number) if number % 2 else Sampling()
-        return replace(request, sampling=sampling)
-
-    def until_done(self) -> None:
-        """Go on with all rows until each has made enough tokens."""
-        while any(len(made) < NEW for made in self.tokens.values()):
-            self.step()
 
 
 @pytest.mark.parametrize("family", [*PURE, *ATTENDING])
@@ -53,19 +37,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
     kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
     assert "rows batched" in kernels["states"] and (kernels["attention"] == "none") == (family in PURE)
     assert capacity.groups[-1].kind is CacheKind.STATE and capacity.groups[-1].num_blocks == capacity.max_rows == ROWS
-    run = Rows(session, capacity)
-    chunked = [number for number in range(17, ROWS + 1) if number * 5 % 13]
-    run.step(*(run.row(number) for number in range(1, ROWS + 1) if number not in chunked))
-    run.step(*(run.row(number, 1) for number in chunked))
-    run.step(grants=tuple(Grant(number, number * 5 % 13) for number in chunked))
-    run.until_done()
-    session.clear(None)
-    for number, made in run.tokens.items():
-        alone = Rows(session, capacity)
-        alone.step(alone.row(number))
-        alone.until_done()
-        session.clear(None)
-        assert alone.tokens[number][:NEW] == made[:NEW], number
+    check_rows_alone(session, capacity, ROWS, first_chunked=17)
     session.close()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.scheduler.device import Device, alone, device, request
 from tgi_core.backend import Mixing, WarmupPlan
 from tgi_core.scheduler import GenerationRequest
-from tgi_core.scheduler.prefill_budget import image_left, whole_images
+from tgi_core.scheduler.prefill_budget import image_left, keep_images_whole
 from tgi_core.scheduler.prefix import ImageSpan
 from tgi_core.tokenizer import Tokenizer
 
@@ -96,5 +96,5 @@ def test_cuts() -> None:
     """Before an image, after it, or not at all."""
     images = (ImageSpan(4, 10, b""), ImageSpan(12, 20, b""))
     cases = {(0, 3): 3, (0, 4): 4, (0, 5): 4, (0, 10): 10, (0, 11): 11, (0, 15): 12, (4, 2): 6, (6, 2): 4, (12, 7): 0, (20, 5): 5}
-    assert {case: whole_images(*case, room=7, images=images) for case in cases} == cases
+    assert {case: keep_images_whole(*case, room=7, images=images) for case in cases} == cases
     assert [image_left(start, images) for start in (3, 4, 9, 10, 12)] == [0, 6, 1, 0, 8]

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tgi_core.backend import API_VERSION, BackendError, CacheGroup, CacheKind, Capabilities, Capacity, OutOfMemory, WarmupPlan
+from tgi_core.backend import API_VERSION, BackendError, CacheKind, Capabilities, Capacity, OutOfMemory, WarmupPlan
 from tgi_core.backend.probe import probe_all
 from tgi_core.backend.registry import Plugin
 from tgi_core.backend.session import Session
-from tgi_core.blocks import ONE_BLOCK, most_window_blocks
+from tgi_core.blocks import CacheBlocks
 from tgi_core.cli.memory_plan import lines, mebibytes
 from tgi_core.cli.open_options import open_options
 from tgi_core.cli.shard_openers import choose_backend, warmup_plan
@@ -66,19 +66,13 @@ class Planned:
         while length < most:
             lengths.append(length)
             length *= 4
+        groups, blocks = self.capacity.groups, CacheBlocks(self.capacity.groups, 1 + self.capacity.draft)
 
         def rows(tokens: int) -> int:
-            groups = self.capacity.groups
-            return min(self.capacity.max_rows, *(group.num_blocks // self._blocks(group, tokens) for group in groups))
+            counts = blocks.missing_at_once(tuple([] for _ in groups), tokens)
+            return min(self.capacity.max_rows, *(group.num_blocks // count for group, count in zip(groups, counts, strict=True)))
 
         return [(each, rows(each)) for each in (*lengths, most)]
-
-    def _blocks(self, group: CacheGroup, tokens: int) -> int:
-        """Blocks of a group that a request of so many tokens has while it generates."""
-        if group.kind in ONE_BLOCK:
-            return 1
-        blocks = -(-tokens // group.block_size)
-        return min(blocks, most_window_blocks(group, 1 + self.capacity.draft)) if group.kind is CacheKind.WINDOW else blocks
 
 
 @dataclass(frozen=True, slots=True)

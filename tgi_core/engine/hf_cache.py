@@ -31,15 +31,15 @@ from tgi_core.engine.runner import StepLogits, following_tokens
 class HFCacheModel:
     """Calls a model with its own cache. A model that returns none, or is not `cached`, is run over the whole row every time."""
 
-    def __init__(self, model: PreTrainedModel, cached: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, cached: bool = True, agree: Agree = int) -> None:
         self.model, self._cached = model, cached
         self._takes = set(inspect.signature(model.forward).parameters)
         # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
         # compute wrong results with one: they multiply it into their tokens.
         self._masked = "position_ids" not in self._takes and not model._is_stateful
         self.head: OutputHead | None = None
-        """The output head, if it can run separately."""
-        self._separate_head()
+        """The output head, if it can run separately on every rank."""
+        self._separate_head(agree)
 
     def new_cache(self) -> dict[str, Any]:
         """The cache of a row before its first token, by argument name."""
@@ -69,7 +69,7 @@ class HFCacheModel:
         """Logits [tokens, vocabulary]."""
         return hidden if self.head is None else self.head.logits(hidden)
 
-    def _separate_head(self) -> None:
+    def _separate_head(self, agree: Agree) -> None:
         """Run the output head separately from now on, if that gives the same logits."""
         tokens = [1, 0]
 
@@ -77,7 +77,8 @@ class HFCacheModel:
             self.head = OutputHead(self.model)
             return self.logits(self.hidden(tokens, 0, self.new_cache(), len(tokens)))
 
-        if not runs_apart(self.model, lambda: self.run(tokens, 0, self.new_cache(), len(tokens)), apart):
+        same = runs_apart(self.model, lambda: self.run(tokens, 0, self.new_cache(), len(tokens)), apart)
+        if not agree(int(same)):
             self.head = None
 
     def _update(self, cache: dict[str, Any], output: Any) -> None:
@@ -121,9 +122,7 @@ class HFCacheRunner:
         """Without `cached`, a row's tokens are all computed again in every step."""
         name = "the model's own, row by row" if cached else "the model's own, over the whole row in every step"
         self.kernels: tuple[Kernel, ...] = (Kernel("attention", name, reason),)
-        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model, cached), kit, adapters, agree
-        if not agree(int(self._model.head is not None)):
-            self._model.head = None
+        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model, cached, agree), kit, adapters, agree
         self.shape = replace(shape, whole_head=self._model.head is None)
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)

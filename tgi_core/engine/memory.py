@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Protocol
 
 from tgi_core.backend import Capacity, Memory, OutOfMemory, WarmupPlan
+from tgi_core.blocks import longest_row
 from tgi_core.engine.cache_sizes import CacheSizes, WindowLayers
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
@@ -72,15 +74,14 @@ def plan_capacity(
             f"{num_bytes or 2 * block_bytes:,} bytes, and {max(0, free):,} are free after weights of {shape.weight_bytes:,} and "
             + " and ".join(f"{share.name} of {share.num_bytes:,}" for share in shares)
         )
-    short = min(groups, key=sizes.longest)
-    longest = min(row_tokens, sizes.longest(short))
-    if plan.max_row_tokens is not None and plan.max_row_tokens > sizes.longest(short):
+    longest, short = min(((longest_row(group, step_tokens), group) for group in groups), key=itemgetter(0))
+    if plan.max_row_tokens is not None and plan.max_row_tokens > longest:
         needed = sizes.needed(short, plan.max_row_tokens)
         raise OutOfMemory(f"KV cache: a row of {plan.max_row_tokens} tokens needs {needed} blocks, {short.num_blocks} fit")
     return Capacity(
         groups=groups,
         max_rows=rows,
-        max_row_tokens=longest,
+        max_row_tokens=min(row_tokens, longest),
         max_step_tokens=step_tokens,
         max_prefill_rows=rows,
         draft=plan.draft,

@@ -42,6 +42,10 @@ from tgi_core.errors import one_line
 
 _log = logging.getLogger("tgi_core.engine")
 
+_APART = 0.02
+"""Relative difference of logits above which a model is held to compute an answer otherwise than a prompt. ProphetNet's differ by 0.007, and
+its tokens are the same; those of a model whose prompts see all of themselves, such as PaliGemma, differ by half."""
+
 
 def select_runner(
     source: ModelSource,
@@ -63,10 +67,10 @@ def select_runner(
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
     images = plan_images(model, source.directory)
     # elsewhere images are refused, and text needs no such attention
-    ahead = isinstance(images, ImageCheck) and images.sees_ahead and collectives is None and kit.queue() is None
+    sees_ahead = isinstance(images, ImageCheck) and images.sees_ahead and collectives is None and kit.queue() is None
     while True:
         try:
-            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, ahead)
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead)
             told = offer_images(runner, runner.model, images) if isinstance(images, ImageCheck) else images
             if told is not None:
                 runner.kernels = (*runner.kernels, told)
@@ -127,7 +131,7 @@ def _answers_apart(model: PreTrainedModel, ids: list[int]) -> bool:
             decoded = by_cache.run(ids, last, cache, 1)
     except MODEL_ERRORS:
         return False
-    return relative_difference(decoded.float(), plain_logits(model, ids)[-1:].float()) > 0.02
+    return relative_difference(decoded.float(), plain_logits(model, ids)[-1:].float()) > _APART
 
 
 def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
@@ -149,7 +153,7 @@ def _ragged(
     progress: Progress,
     adapters: Adapters,
     agree: Agree,
-    ahead: bool,
+    sees_ahead: bool,
 ) -> RaggedRunner:
     """The ragged engine, self-checked with the model's own modules, then with the device's linear kernels and the adapters: those are kept
     if they pass as well."""
@@ -159,7 +163,7 @@ def _ragged(
     if call.states is not None and (inside := adapters.inside(call.states.layers)):
         raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
-    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree, ahead)
+    runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree, sees_ahead)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
     linears, tied = Linears(kit.linears(), kit.device), _tied(model)
@@ -210,11 +214,11 @@ def _with_attention(
     kit: DeviceKit,
     adapters: Adapters,
     agree: Agree,
-    ahead: bool,
+    sees_ahead: bool,
 ) -> RaggedRunner:
     """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
-    `ahead`: preferably one with which tokens of an image can see each other. Logs rejections.
+    `sees_ahead`: preferably one with which tokens of an image can see each other. Logs rejections.
     Raises the last self-check's error, or Unsupported.
     """
     failures: list[Exception] = []
@@ -224,7 +228,7 @@ def _with_attention(
         return new(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
 
     def refusal(provider: AttentionProvider) -> str:
-        if ahead and not provider.sees_ahead:
+        if sees_ahead and not provider.sees_ahead:
             return "tokens of an image cannot see each other"
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         if agree(int(not reason)):
@@ -240,8 +244,8 @@ def _with_attention(
         return reason
 
     provider, rejected = first_supported(kit.attention(), refusal)
-    if provider is None and ahead:
-        return _with_attention(call, seen, expected, shape, kit, adapters, agree, ahead=False)
+    if provider is None and sees_ahead:
+        return _with_attention(call, seen, expected, shape, kit, adapters, agree, sees_ahead=False)
     if provider is None:
         reasons = "; ".join(["no attention provider can run on this device", *rejected])
         raise failures[-1] if failures else Unsupported(reasons)

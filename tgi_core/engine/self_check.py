@@ -57,7 +57,7 @@ def probe_ids(vocab_size: int) -> list[int]:
     return [(7 * i + 1) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
 
 
-def tolerance(dtype: torch.dtype, cache_dtype: str) -> float:
+def tolerance(dtype: torch.dtype, cache_dtype: str = "auto") -> float:
     """The allowed relative difference of logits, for a model's dtype and that of its cache; see `Runner.cache_dtype`."""
     if cache_dtype != "auto":
         return FP8_LIMIT

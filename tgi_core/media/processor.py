@@ -54,10 +54,8 @@ class MediaProcessor:
     def _find_placeholder_id(self) -> int:
         """The token that stands for an embedding. In a text, another one may stand for the image (Gemma 3)."""
         several = getattr(self._processor, "image_token_ids", None)
-        found = (
-            [*several] if isinstance(several, list) and len(several) == 1 else [getattr(self._processor, "image_token_id", None)]
-        )
-        own = found[0]
+        only = several[0] if isinstance(several, list) and len(several) == 1 else None
+        own = getattr(self._processor, "image_token_id", None) if only is None else only
         return own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(self.placeholder))
 
     def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:

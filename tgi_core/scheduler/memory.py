@@ -73,7 +73,8 @@ class RowMemory:
 
     def fits(self, sequence: Sequence, positions: int) -> bool:
         """Return whether a row can get blocks for `positions` positions."""
-        return self.pools.fits(self.pools.missing(sequence.tables, positions), idle=self._idle)
+        missing = self.pools.missing(sequence.tables, positions)
+        return not any(missing) or self.pools.fits(missing, idle=self._idle)
 
     def has_room(self, sequence: Sequence, positions: int, spare: int) -> bool:
         """Return whether a row that starts can get blocks, in all its steps up to `positions` positions, with `spare` blocks left."""

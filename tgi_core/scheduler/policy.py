@@ -16,7 +16,7 @@ from tgi_core.backend import Capabilities, Capacity, Feature, Mixing
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.prefill_budget import PrefillBudget, image_left, whole_images
+from tgi_core.scheduler.prefill_budget import PrefillBudget, image_left, keep_images_whole
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.step_plan import ScheduledRow, StepPlan
@@ -254,7 +254,7 @@ class Policy:
         whole may exceed what the device should compute, but not the step's tokens."""
         take = room.chunk_size(left, kept)
         if take and self.whole_images:
-            take = whole_images(start, take, room.tokens, sequence.request.image_spans)
+            take = keep_images_whole(start, take, room.tokens, sequence.request.image_spans)
         return take
 
     def _make_room_for_image(self, sequence: Sequence, room: PrefillBudget, plan: StepPlan) -> None:

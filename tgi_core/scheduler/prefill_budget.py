@@ -33,7 +33,7 @@ def image_left(start: int, images: Iterable[ImageSpan]) -> int:
     return next((image.end - start for image in images if image.start <= start < image.end), 0)
 
 
-def whole_images(start: int, take: int, room: int, images: Iterable[ImageSpan]) -> int:
+def keep_images_whole(start: int, take: int, room: int, images: Iterable[ImageSpan]) -> int:
     """Return how many tokens of a prompt to run from `start` on, at most `take`, so that no image is cut: those before the image in which
     they would end. An image at `start` is run up to its end if the step has `room` for it; else 0, and it must wait."""
     for image in images:

@@ -144,7 +144,6 @@ def build(
     positions = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], takes)
     ids = np.concatenate([np.asarray(row_input.tokens, np.int64) for row_input in order])
     ends, given_ids, given_positions = starts + takes, torch.from_numpy(ids).to(device), torch.from_numpy(positions).to(device)
-
     spans: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def in_group(group: int, windowed: StepMetadata | None = None) -> StepMetadata:

@@ -140,13 +140,11 @@ def _sources(model: PreTrainedModel, stored: StoredWeights, dtype: torch.dtype) 
     places = None if _is_converted(model) else _match_names(model, stored)
     if places is None and not (keeps_float32(model) and dtype is not torch.float32):
         found = find_sources(model, stored)
-        if found is not None and (stored.format is not None or (_covers(model, found) and not _stacks_experts(found))):
+        if found is None or stored.format is not None:
             return found
+        stacked = any(place.stacked for place in found.values())
+        return found if _covers(model, found) and not stacked else None
     return places
-
-
-def _stacks_experts(places: dict[str, Source]) -> bool:
-    return any(place.stacked for place in places.values())
 
 
 def _is_converted(model: PreTrainedModel) -> bool:

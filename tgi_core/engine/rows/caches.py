@@ -19,6 +19,7 @@ from tgi_core.engine.comparison import relative_difference
 from tgi_core.engine.hf_cache import HFCacheModel
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import cache_name
+from tgi_core.engine.self_check import tolerance
 
 _NAMES = ("DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer")
 KINDS = tuple(getattr(cache_utils, name) for name in _NAMES if hasattr(cache_utils, name))
@@ -76,7 +77,7 @@ class RowCaches:
             self._config.sliding_window = own
         if whole.is_meta:
             return
-        if relative_difference(parts, whole) > (1e-3 if whole.dtype is torch.float32 else 0.1):
+        if relative_difference(parts, whole) > tolerance(whole.dtype):
             raise NotRagged("its masks show more than the window that its cache keeps")
 
     def _new(self) -> DynamicCache:

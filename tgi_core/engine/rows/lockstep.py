@@ -39,13 +39,14 @@ class Lockstep:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._plain: list[Callable[..., Tensor]] = []
         self._hub: greenlet | None = None
-        self._joined: dict[tuple[int, ...], Tensor] = {}
+        self._joined: tuple[list[Tensor], Tensor] | None = None
+        """The inputs that were concatenated last, and the result."""
         for module in modules:
             self._plain.append(module.forward)
             module.forward = self._meeting(len(self._plain) - 1)
 
     def run(self, calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
-        """The results of calls of the model, one for each row."""
+        """Run the model's calls of all rows, and return what each returns."""
         if len(calls) == 1:
             return [calls[0]()]
         self._hub = getcurrent()
@@ -72,7 +73,7 @@ class Lockstep:
                     resume(number, output)
         finally:
             self._hub = None
-            self._joined.clear()
+            self._joined = None
             for row in rows:
                 if not row.dead:
                     row.throw()
@@ -104,12 +105,9 @@ class Lockstep:
         tensors = [each for each in parts if each is not None]
         if not tensors:
             return None
-        key = tuple(map(id, tensors))
-        if key not in self._joined:
-            self._joined.clear()
-            self._parts = tensors  # so that no other tensor gets one of these ids
-            self._joined[key] = torch.cat(tensors, dim=1)
-        return self._joined[key]
+        if self._joined is None or list(map(id, self._joined[0])) != list(map(id, tensors)):
+            self._joined = tensors, torch.cat(tensors, dim=1)
+        return self._joined[1]
 
 
 def call_tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

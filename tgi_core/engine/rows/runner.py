@@ -78,9 +78,7 @@ class RowRunner(PagedRunner):
         reason: str = "",
     ) -> None:
         """`reason`: why the ragged engine does not run it. Raises NotRagged, and what the model raises."""
-        self._model, self._adapters = HFCacheModel(model), adapters
-        if not agree(int(self._model.head is not None)):
-            self._model.head = None
+        self._model, self._adapters = HFCacheModel(model, agree=agree), adapters
         self._caches = row_caches(self._model, kit)
         shape = replace(shape, whole_head=self._model.head is None)
         super().__init__(tuple(self._caches.shapes), shape, kit, ModelAttention(), agree)
