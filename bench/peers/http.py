@@ -93,6 +93,11 @@ def _llama_server(model: Path) -> list[str]:
     return [str(LLAMA_SERVER), "-m", str(model.with_name(f"{model.name}.gguf")), *place, "--no-kv-unified", "--cache-ram", "0"]
 
 
+def ids_body(model: Path, ids: list[int], new: int) -> dict[str, Any]:
+    """A request of token ids to /v1/completions that ours, vLLM and llama-server understand alike."""
+    return _vllm_body(model, ids, "", new) | {"cache_prompt": False}
+
+
 SERVERS = {
     "ours": Served("tgi-core", "bfloat16", lambda model: tgi_command(model, "cpu"), "/generate_stream", _tgi_body, tgi_count),
     "transformers serve": Served("5.23.0", "bfloat16", _transformers, "/v1/completions", _text_body, openai_count),
@@ -110,7 +115,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
         running: dict[str, Server] = {}
         for name in names:
             served = SERVERS[name]
-            flags = {"command": _shown(served.command(model))}
+            flags = {"command": shown(served.command(model))}
             result["engines"][name] = {"version": served.version, "precision": served.precision, "flags": flags}
             try:
                 server = Server(served.command(model), HOME / f"{name.replace(' ', '-')}.log", served.environment)
@@ -155,8 +160,13 @@ def measure_round(server: Server, served: Served, model: Path, seed: str, client
     for client in range(clients):
         ids, text = prompt(f"{seed} {client}", PROMPT)
         asks.append(Ask(0.0, served.path, json.dumps(served.body(model, ids, text, new))))
+    return measure_asks(server, asks, served.count, new)
+
+
+def measure_asks(server: Server, asks: Sequence[Ask], count: Count, new: int) -> dict[str, float]:
+    """Requests of `new` tokens each, all at once. Raises LoadError."""
     load = offer(loopback(server.port), asks)
-    made = tokens(load, served.count, new)
+    made = tokens(load, count, new)
     waits = first_tokens(load.outcomes)
     return {
         "tokens": made,
@@ -168,6 +178,6 @@ def measure_round(server: Server, served: Served, model: Path, seed: str, client
     }
 
 
-def _shown(command: Sequence[str]) -> str:
+def shown(command: Sequence[str]) -> str:
     """Format a command without this machine's paths."""
     return " ".join(Path(part).name if part.startswith("/") else part for part in command)
