@@ -11,6 +11,7 @@ import transformers
 from PIL import Image
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedModel, ProcessorMixin
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+from transformers.models.paligemma.processing_paligemma import EXTRA_TOKENS
 
 from tgi_core.model_files import DEMO
 
@@ -130,17 +131,24 @@ def _aya_vision(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     )
 
 
-def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+def _paligemma(tokenizer: Any, decoder: Any = transformers.GemmaConfig, **options: Any) -> tuple[Any, ProcessorMixin]:
     """Its prompts see their own future."""
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.add_tokens(EXTRA_TOKENS)  # as its processor does
     id = tokenizer.convert_tokens_to_ids("<image>")
-    text = transformers.GemmaConfig(vocab_size=len(tokenizer), **_TEXT)
+    text = decoder(vocab_size=len(tokenizer), **_TEXT, **options)
     tower = transformers.SiglipVisionConfig(**_TOWER, patch_size=7)
     config = transformers.PaliGemmaConfig(text_config=text, vision_config=tower, image_token_index=id, projection_dim=32)
     config.vocab_size = len(tokenizer)
     images = _images("paligemma", size={"height": 28, "width": 28})
     images.image_seq_length = 16
     return config, _processor("PaliGemmaProcessor", tokenizer, image_processor=images)
+
+
+def _paligemma2(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    """Prompts are longer than what layers with sliding windows see of an answer."""
+    options = {"sliding_window": 12, "query_pre_attn_scalar": 16, "pad_token_id": 0}
+    return _paligemma(tokenizer, transformers.Gemma2Config, **options)
 
 
 def _gemma3(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
@@ -254,6 +262,7 @@ FAMILIES: dict[str, Family] = {
     "idefics3": _idefics3,
     "aya_vision": _aya_vision,
     "paligemma": _paligemma,
+    "paligemma2": _paligemma2,
     "gemma3": _gemma3,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,

@@ -12,7 +12,7 @@ from tgi_core.backend import Feature, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, use_attention
-from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.metadata import StepMetadata, see_prompts
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
@@ -69,6 +69,16 @@ class RaggedRunner(PagedRunner):
         """The model that it runs."""
         return self._call.model
 
+    @property
+    def whole_prompts(self) -> bool:
+        """See `Capabilities`."""
+        return self._call.whole_prompts
+
+    def separate_windows(self) -> None:
+        """See `SeparatesWindows`. A prompt that sees all of itself does so through windows."""
+        if not self.whole_prompts:
+            super().separate_windows()
+
     def admit_images(self, request: Request) -> None:
         """See `TakesImages`."""
         if self.images is not None:
@@ -96,6 +106,8 @@ class RaggedRunner(PagedRunner):
         positions = None if self.images is None else self.images.positions(step)
         if positions is None:
             positions = step.positions.unsqueeze(0)
+        if self.whole_prompts:
+            see_prompts(step)
         with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step), images:
             return run(step.input_ids.unsqueeze(0), positions, keep)
 

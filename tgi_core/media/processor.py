@@ -14,7 +14,7 @@ from tgi_core.errors import one_line
 from tgi_core.media.errors import ImageRejected
 from tgi_core.media.features import ImageFeatures
 
-_TEXT_FIELDS = frozenset({"input_ids", "attention_mask"})
+_TEXT_FIELDS = frozenset({"input_ids", "attention_mask", "labels"})
 
 
 class NoProcessor(Exception):

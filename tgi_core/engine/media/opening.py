@@ -49,17 +49,18 @@ class ImageCheck:
         return max(end - start for start, end in runs(np.flatnonzero(np.asarray(self.ids) == self.placeholder_id)))
 
 
-def plan_images(model: PreTrainedModel, directory: Path) -> ImageCheck | Kernel | None:
-    """How to check the images of a model once it has a runner, or why it takes none; None for a model of text alone."""
+def plan_images(model: PreTrainedModel, directory: Path, whole_prompts: bool = False) -> ImageCheck | Kernel | None:
+    """How to check the images of a model once it has a runner, or why it takes none; None for a model of text alone.
+    `whole_prompts`: tokens of its prompts see each other."""
     if not sees_images(model.config):
         return None
     try:
-        return _check(model, directory)
+        return _check(model, directory, whole_prompts)
     except UnsupportedVision as reason:
         return _refused(model, str(reason))
 
 
-def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
+def _check(model: PreTrainedModel, directory: Path, whole_prompts: bool) -> ImageCheck:
     """Run the model as transformers does, with an image between a few tokens. Raises UnsupportedVision."""
     try:
         from tgi_core.media.processor import MediaProcessor, NoProcessor
@@ -76,7 +77,7 @@ def _check(model: PreTrainedModel, directory: Path) -> ImageCheck:
     given = torch.tensor([ids], device=model.device)
     try:
         with torch.inference_mode():
-            sees_ahead = tower.sees_ahead(given, features)
+            sees_ahead = not whole_prompts and tower.sees_ahead(given, features)
             expected: Tensor = model(use_cache=True, **tower.arguments(given, [features])).logits[0]
     except (ValueError, *MODEL_ERRORS) as error:
         raise UnsupportedVision(f"it does not run with an image: {one_line(error)}") from error
@@ -94,7 +95,8 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
             )
         longest = max(check.row, _window(model)) if check.sees_ahead else 0
         runner.images = ImagesInPrompts(tower, model.get_input_embeddings(), longest)
-        difference = relative_difference(_logits(runner, check), check.expected[-len(_AROUND) :])
+        found = _logits(runner, check)
+        difference = relative_difference(found, check.expected[-len(found) :])
         reason = (
             ""
             if difference <= tolerance(runner.shape.dtype, runner.cache_dtype)
@@ -122,7 +124,8 @@ def _refused(model: PreTrainedModel, reason: str) -> Kernel:
 
 
 def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
-    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image if that is possible."""
+    """Logits [last tokens, vocabulary] of the check's last tokens, run in chunks that divide the image if that is possible; of the last one
+    if a prompt runs whole."""
     size = runner.block_sizes[0]
     blocks = tuple(range(1, -(-len(check.ids) // size) + 1))
     runner.use_cache(len(blocks), size)
@@ -130,5 +133,7 @@ def _logits(runner: RaggedRunner, check: ImageCheck) -> Tensor:
     row, last = RowState(request, list(check.ids), 0, (list(blocks),)), len(check.ids) - len(_AROUND)
     cut = len(_AROUND) // 2 if check.sees_ahead else len(check.ids) // 2
     ends = [0, cut, *range(last + 1, len(check.ids) + 1)]
+    if runner.whole_prompts:
+        ends = [0, len(check.ids)]
     found = [runner.run([RowInput(row, start, end - start, yields=True)]).last[-1].clone() for start, end in pairwise(ends)]
-    return torch.stack(found[1:]).to(check.expected.device)
+    return torch.stack(found[-len(_AROUND) :]).to(check.expected.device)

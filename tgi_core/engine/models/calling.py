@@ -18,12 +18,12 @@ class ModelCall:
     Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the requested tokens, or None for all.
     """
 
-    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None) -> None:
-        """`states` belong to its state layers. Raises NotRagged."""
+    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None, whole_prompts: bool = False) -> None:
+        """`states` belong to its state layers; `whole_prompts`: tokens of a prompt see each other. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
         if "position_ids" not in names and (states is None or states.attending):
             raise NotRagged("it takes no positions")
-        self.states = states
+        self.states, self.whole_prompts = states, whole_prompts
         self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
