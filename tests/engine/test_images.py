@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL.Image import Image
 from tgi_backend_cpu import plugin
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
@@ -30,7 +31,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.engine.media import placing
-from tgi_core.engine.media.tower import item_digest
+from tgi_core.engine.media.tower import SEEN_TILES, item_digest
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
@@ -39,7 +40,7 @@ needs_torchvision = pytest.mark.skipif(
     find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
 )
 EXACT = (
-    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3", "paligemma", "paligemma2"),
+    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3", "paligemma", "paligemma2", "mllama"),
     *(
         pytest.param(family, marks=needs_torchvision)
         for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3")
@@ -67,7 +68,10 @@ class Opened:
         self.whole_images = self.session.capabilities().whole_images
         self.whole_prompts = self.session.capabilities().whole_prompts
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
-        self.made = {text: self._prompt(text, seeds) for text, seeds in TEXTS}
+        self.pictures: dict[str, tuple[Image, ...]] = {}
+        self.made: dict[str, tuple[tuple[int, ...], tuple[bytes, ...]]] = {}
+        for text, seeds in TEXTS:
+            self.add(text, *map(image, seeds))
 
     def schedule(self) -> Schedule:
         """A driver over the empty session."""
@@ -107,6 +111,11 @@ class Opened:
         model = AutoModelForImageTextToText.from_pretrained(self.directory).eval()
         model.generation_config.eos_token_id = None
         images = [ImageFeatures.from_bytes(item).tensors for item in media]
+        if images and SEEN_TILES in images[0]:  # it depends on the whole prompt
+            words, pictures = text.replace("<image>", self.processor.placeholder), list(self.pictures[text])
+            made = self.processor._processor(text=[words], images=[pictures], return_tensors="pt")
+            answer = model.generate(**made, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+            return answer[0, len(ids) :].tolist()
         given = {name: torch.cat([torch.from_numpy(each[name]) for each in images]) for name in (images[0] if images else ())}
         if "mm_token_type_ids" in given:
             given["mm_token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
@@ -118,10 +127,12 @@ class Opened:
         answer = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, **given)
         return answer[0, len(ids) :].tolist()
 
-    def _prompt(self, text: str, seeds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        images, text = [image(seed) for seed in seeds], text.replace("<image>", self.processor.placeholder)
-        ids = self.processor.ids(text, images, special=True) if images else tuple(self.tokenizer(text)["input_ids"])
-        return ids, tuple(self.processor.features(each).to_bytes() for each in images)
+    def add(self, text: str, *images: Image) -> None:
+        """Make a prompt of a text and its images."""
+        words = text.replace("<image>", self.processor.placeholder)
+        ids = self.processor.ids(words, images, special=True) if images else tuple(self.tokenizer(words)["input_ids"])
+        self.pictures[text] = images
+        self.made[text] = ids, tuple(self.processor.features(each).to_bytes() for each in images)
 
 
 @pytest.fixture(scope="module", params=EXACT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from transformers import PreTrainedModel
 from tgi_core.backend import Feature, Kernel, Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.comparison import MODEL_ERRORS, relative_difference
+from tgi_core.engine.media.cross import CrossVision, ImagesInLayers
 from tgi_core.engine.media.placing import ImagesInPrompts
 from tgi_core.engine.media.tower import UnsupportedVision, VisionTower, item_digest, runs
 from tgi_core.engine.models.build import text_config
-from tgi_core.engine.models.loading import sees_images
+from tgi_core.engine.models.loading import looks_at_images, sees_images
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.self_check import tolerance
 from tgi_core.errors import one_line
@@ -87,16 +88,21 @@ def _check(model: PreTrainedModel, directory: Path, whole_prompts: bool) -> Imag
 def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck) -> Kernel:
     """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
     try:
-        tower = VisionTower(model, check.placeholder_id)
+        looks = looks_at_images(model.config)
+        tower = (CrossVision if looks else VisionTower)(model, check.placeholder_id)
         tower.embeddings(check.item, item_digest(check.item))
         if check.sees_ahead and not runner.provider.sees_ahead:
             raise UnsupportedVision(
                 f"tokens of its images see each other, which {runner.provider.name} attention does not compute"
             )
         longest = max(check.row, _window(model)) if check.sees_ahead else 0
-        runner.images = ImagesInPrompts(tower, model.get_input_embeddings(), longest)
+        runner.images = (
+            ImagesInLayers(tower)
+            if isinstance(tower, CrossVision)
+            else ImagesInPrompts(tower, model.get_input_embeddings(), longest)
+        )
         found = _logits(runner, check)
-        difference = relative_difference(found, check.expected[-len(found) :])
+        difference = relative_difference(found[:, : check.expected.shape[1]], check.expected[-len(found) :])
         reason = (
             ""
             if difference <= tolerance(runner.shape.dtype, runner.cache_dtype)
@@ -110,7 +116,10 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
         return _refused(model, reason or "another rank cannot")
     runner.features |= {Feature.MEDIA}
     runner.whole_images = check.sees_ahead
-    return Kernel(_PART, "embeddings in place of tokens", f"{type(model).__name__}'s own vision tower")
+    if isinstance(tower, CrossVision):
+        runner.shape = replace(runner.shape, image_bytes=tower.image_bytes)
+    name = "cross attention" if isinstance(tower, CrossVision) else "embeddings in place of tokens"
+    return Kernel(_PART, name, f"{type(model).__name__}'s own vision tower")
 
 
 def _window(model: PreTrainedModel) -> int:

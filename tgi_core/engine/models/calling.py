@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.models.build import ids_without_logits
 from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.states.finding import StateLayers
 
@@ -25,6 +28,7 @@ class ModelCall:
             raise NotRagged("it takes no positions")
         self.states, self.whole_prompts = states, whole_prompts
         self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
+        self._more_ids = ids_without_logits(model)
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
 
@@ -35,7 +39,7 @@ class ModelCall:
         if self._placed:
             extra["position_ids"] = positions
         logits: Tensor = self.model(input_ids=input_ids, use_cache=False, **extra).logits[0]
-        return logits if keeps or keep is None else logits[keep]
+        return self._widened(logits if keeps or keep is None else logits[keep])
 
     def hidden(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
         """The input of `logits`, [kept, ...]: the logits themselves if the model's head cannot run separately."""
@@ -47,4 +51,8 @@ class ModelCall:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [tokens, vocabulary]."""
-        return hidden if self.head is None else self.head.logits(hidden)
+        return hidden if self.head is None else self._widened(self.head.logits(hidden))
+
+    def _widened(self, logits: Tensor) -> Tensor:
+        """The same with the least logit for ids that only prompts can have: never sampled, and still finite."""
+        return F.pad(logits, (0, self._more_ids), value=torch.finfo(logits.dtype).min / 2) if self._more_ids else logits

@@ -1,0 +1,106 @@
+"""Images that layers of a model look at: what each token sees, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tgi_backend_cpu import plugin
+
+from tests.engine.image_models import image, save_model
+from tests.engine.test_images import TEXTS, Opened
+from tests.engine.tiny_models import NEW_TOKENS, silent
+from tgi_core.backend import Feature, Grant, OpenOptions
+from tgi_core.engine.media.tower import seen_until
+
+WIDE, TALL, WHOLE = (90, 30), (20, 90), (40, 40)
+"""Sizes of pictures that have three of four tiles, and one that has all."""
+IN_A_ROW = {
+    "<image><image> at first": (WIDE, WHOLE),
+    "Then: <image><image>": (TALL, WIDE),
+    "One <image> and <image><image><image> four": (WIDE, WHOLE, TALL, WIDE),
+    "At last <image>": (WIDE,),
+}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """A session on a model whose layers look at images."""
+    opened = Opened(save_model("mllama", tmp_path_factory.mktemp("cross") / "mllama"))
+    for text, sizes in IN_A_ROW.items():
+        opened.add(text, *(image(number, *size) for number, size in enumerate(sizes)))
+    yield opened
+    opened.session.close()
+
+
+@pytest.mark.parametrize("text", IN_A_ROW)
+def test_what_tokens_see(opened: Opened, text: str) -> None:
+    """Images in a row are seen together, others until the next one; tiles that pad an image are seen by tokens before all images only."""
+    made = opened.alone(text)
+    assert made == opened.generated(text)
+    run = opened.schedule()
+    take, *rest = opened.chunks(text, 2)
+    run.step(opened.request(run, 1, text, take))
+    for chunk in rest:
+        run.step(grants=(Grant(1, chunk),))
+    while len(run.tokens[1]) < NEW_TOKENS:
+        run.step()
+    assert run.tokens[1] == made
+
+
+def test_text_beside_images(opened: Opened) -> None:
+    """Layers that look at images leave rows without them as they are, to the bit."""
+    [text] = [text for text, seeds in TEXTS if text == "No picture at all"]
+    run = opened.schedule()
+    logprobs = []
+    for beside in (False, True):
+        requests = [opened.request(run, 1 + 2 * beside, text)]
+        requests += [opened.request(run, 2, "<image> first")] if beside else []
+        step = opened.session.prefill(tuple(requests), run.handle, ())
+        logprobs.append(opened.session.rows(step).rows[0].logprobs[0])
+        opened.session.clear(None)
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
+
+
+def test_ids_without_logits(opened: Opened) -> None:
+    """The placeholder's id is in the session's vocabulary, and is never sampled: its logprob is the least."""
+    capabilities = opened.session.capabilities()
+    assert opened.processor.placeholder_id < capabilities.vocab_size
+    assert all(opened.processor.placeholder_id not in opened.alone(text) for text, _ in TEXTS)
+
+
+def test_kept_images_are_promised(opened: Opened) -> None:
+    """The memory of keys and values is part of the promise; images beyond it are computed again, to the same tokens."""
+    [kept] = [each.num_bytes for each in opened.capacity.memory if each.name == "images"]
+    tower = opened.tower
+    assert kept == tower.kept.most_bytes > 0
+    alone = {text: opened.alone(text) for text in IN_A_ROW}
+    tower.kept.clear()
+    tower.kept.most_bytes = 1
+    try:
+        run = opened.schedule()
+        for number, text in enumerate(IN_A_ROW, 1):
+            run.step(opened.request(run, number, text))
+        for _ in range(3):
+            run.step()
+    finally:
+        tower.kept.most_bytes = kept
+    assert list(run.tokens.values()) == [alone[text][: 7 - number] for number, text in enumerate(IN_A_ROW)]
+
+
+def test_without_a_processor(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The model serves text."""
+    directory = save_model("mllama", tmp_path_factory.mktemp("text") / "mllama")
+    (directory / "processor_config.json").unlink()
+    (directory / "preprocessor_config.json").unlink(missing_ok=True)
+    session = plugin.backend_open(OpenOptions(str(directory)), silent)
+    assert Feature.MEDIA not in session.capabilities().features
+    session.close()
+
+
+def test_where_images_are_seen() -> None:
+    """Until the next image, or with it if that follows at once."""
+    assert seen_until([3]) == [None]
+    assert seen_until([1, 5, 9]) == [5, 9, None]
+    assert seen_until([1, 4, 5, 9]) == [4, 9, 9, None]
+    assert seen_until([0, 1, 2]) == [None, None, None]
