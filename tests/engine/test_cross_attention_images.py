@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import isfinite
 
 import pytest
 from tgi_backend_cpu import plugin
@@ -10,7 +12,7 @@ from tgi_backend_cpu import plugin
 from tests.engine.image_models import image, save_model
 from tests.engine.test_images import TEXTS, Opened
 from tests.engine.tiny_models import NEW_TOKENS, silent
-from tgi_core.backend import Feature, Grant, OpenOptions
+from tgi_core.backend import EMPTY, Feature, Grant, OpenOptions, OutputOptions, Sampling
 from tgi_core.engine.media.tower import seen_until
 
 WIDE, TALL, WHOLE = (90, 30), (20, 90), (40, 40)
@@ -62,11 +64,30 @@ def test_text_beside_images(opened: Opened) -> None:
     assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
 
 
-def test_ids_without_logits(opened: Opened) -> None:
-    """The placeholder's id is in the session's vocabulary, and is never sampled: its logprob is the least."""
-    capabilities = opened.session.capabilities()
-    assert opened.processor.placeholder_id < capabilities.vocab_size
-    assert all(opened.processor.placeholder_id not in opened.alone(text) for text, _ in TEXTS)
+SAMPLINGS = (
+    Sampling(repetition_penalty=50.0, frequency_penalty=2.0, presence_penalty=-2.0),
+    Sampling(do_sample=True, temperature=100.0, repetition_penalty=0.001, seed=3),
+    Sampling(do_sample=True, temperature=0.01, top_k=5, typical_p=0.5, min_p=0.1, seed=3),
+)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_ids_without_logits(opened: Opened, sampling: Sampling) -> None:
+    """The placeholder's id is in the session's vocabulary, and is never sampled."""
+    id = opened.processor.placeholder_id
+    assert id < opened.session.capabilities().vocab_size
+    assert all(id not in opened.alone(text, sampling) for text in IN_A_ROW)
+
+
+def test_logprobs_of_a_prompt_with_placeholders(opened: Opened) -> None:
+    """They are numbers; that of a placeholder says that it is no answer."""
+    run, text = opened.schedule(), "One <image> and <image><image><image> four"
+    asked = replace(opened.request(run, 1, text), want=OutputOptions(top_n=3, prompt_logprobs=True))
+    [row] = opened.session.rows(opened.session.prefill((asked,), EMPTY, ())).rows
+    ids, id = opened.made[text][0], opened.processor.placeholder_id
+    assert row.fault is None and all(map(isfinite, row.prompt_logprobs[1:]))
+    assert all((logprob < -1e8) == (token == id) for token, logprob in list(zip(ids, row.prompt_logprobs, strict=True))[1:])
+    assert id not in {top.id for top in row.top[0]}
 
 
 def test_kept_images_are_promised(opened: Opened) -> None:

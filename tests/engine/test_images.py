@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from PIL.Image import Image
 from tgi_backend_cpu import plugin
 from transformers import AutoModelForImageTextToText, AutoTokenizer
@@ -314,6 +315,26 @@ def test_a_prompt_that_is_in_the_cache(opened: Opened) -> None:
     while len(run.tokens[2]) < NEW_TOKENS:
         run.step()
     assert run.tokens[2] == alone
+
+
+@pytest.mark.skipif(transformers.__version__ != "5.24.0", reason="known of transformers 5.24 only")
+@pytest.mark.parametrize("sees", [False, True])
+def test_llama_4_does_not_run_in_transformers(sees: bool) -> None:
+    """With an image or without, it expects a field of its language model's output that there is not. So there is nothing to compare with,
+    and Llama 4 serves text. Once this fails, `sees_images` may include it."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    text = transformers.Llama4TextConfig(
+        vocab_size=16, intermediate_size_mlp=16, num_key_value_heads=1, head_dim=8, num_local_experts=1, pad_token_id=0, **sizes
+    )
+    outer = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+    tower = transformers.Llama4VisionConfig(image_size=28, patch_size=7, **sizes, **outer)
+    model = transformers.Llama4ForConditionalGeneration(
+        transformers.Llama4Config(text_config=text, vision_config=tower, image_token_index=9)
+    )
+    ids = torch.tensor([[3, 9, 9, 9, 9, 5] if sees else [3, 4, 5]])
+    pictures = {"pixel_values": torch.randn(1, 3, 28, 28)} if sees else {}
+    with pytest.raises(AttributeError, match="'MoeCausalLMOutputWithPast' object has no attribute 'image_outputs'"):
+        model.generate(ids, max_new_tokens=2, pad_token_id=0, **pictures)
 
 
 def test_a_model_without_a_processor(tmp_path: Path) -> None:

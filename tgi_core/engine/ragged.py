@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -87,6 +88,7 @@ class RaggedRunner(PagedRunner):
     def refuse_images(self) -> None:
         """See `TakesImages`."""
         self.images, self.whole_images = None, False
+        self.shape = replace(self.shape, image_bytes=0)
         self.features -= {Feature.MEDIA}
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:

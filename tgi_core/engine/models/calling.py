@@ -15,6 +15,9 @@ from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.states.finding import StateLayers
 
 
+_LEAST = -1e9
+
+
 class ModelCall:
     """Runs ragged steps of a model without a cache of its own.
 
@@ -54,5 +57,6 @@ class ModelCall:
         return hidden if self.head is None else self._widened(self.head.logits(hidden))
 
     def _widened(self, logits: Tensor) -> Tensor:
-        """The same with the least logit for ids that only prompts can have: never sampled, and still finite."""
-        return F.pad(logits, (0, self._more_ids), value=torch.finfo(logits.dtype).min / 2) if self._more_ids else logits
+        """The same with logits for ids that only prompts can have: so small that they are never sampled, whatever the penalties."""
+        least = max(_LEAST, torch.finfo(logits.dtype).min / 2)
+        return F.pad(logits, (0, self._more_ids), value=least) if self._more_ids else logits
