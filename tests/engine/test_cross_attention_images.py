@@ -12,8 +12,8 @@ from tgi_backend_cpu import plugin
 from tests.engine.image_models import image, save_model
 from tests.engine.test_images import TEXTS, Opened
 from tests.engine.tiny_models import NEW_TOKENS, silent
-from tgi_core.backend import EMPTY, Feature, Grant, OpenOptions, OutputOptions, Sampling
-from tgi_core.engine.media.tower import seen_until
+from tgi_core.backend import EMPTY, Feature, Grant, InvalidRequest, OpenOptions, OutputOptions, Sampling
+from tgi_core.engine.media.tower import item_digest, seen_until
 
 WIDE, TALL, WHOLE = (90, 30), (20, 90), (40, 40)
 """Sizes of pictures that have three of four tiles, and one that has all."""
@@ -90,11 +90,27 @@ def test_logprobs_of_a_prompt_with_placeholders(opened: Opened) -> None:
     assert id not in {top.id for top in row.top[0]}
 
 
+def item_of(opened: Opened) -> tuple[bytes, bytes]:
+    """An image, and its digest."""
+    [item] = opened.made["At last <image>"][1]
+    return item, item_digest(item)
+
+
+def test_too_many_images(opened: Opened) -> None:
+    """A prompt with more images than are kept is refused before the step."""
+    text = "<image>" * 17
+    opened.add(text, *(image(number) for number in range(17)))
+    run = opened.schedule()
+    with pytest.raises(InvalidRequest, match="its prompt has 17 images; layers can look at up to 16"):
+        run.step(opened.request(run, 1, text))
+
+
 def test_kept_images_are_promised(opened: Opened) -> None:
     """The memory of keys and values is part of the promise; images beyond it are computed again, to the same tokens."""
     [kept] = [each.num_bytes for each in opened.capacity.memory if each.name == "images"]
     tower = opened.tower
-    assert kept == tower.kept.most_bytes > 0
+    assert kept == tower.image_bytes > 16 * tower.embeddings(*item_of(opened)).nbytes
+    most = tower.kept.most_bytes
     alone = {text: opened.alone(text) for text in IN_A_ROW}
     tower.kept.clear()
     tower.kept.most_bytes = 1
@@ -105,7 +121,7 @@ def test_kept_images_are_promised(opened: Opened) -> None:
         for _ in range(3):
             run.step()
     finally:
-        tower.kept.most_bytes = kept
+        tower.kept.most_bytes = most
     assert list(run.tokens.values()) == [alone[text][: 7 - number] for number, text in enumerate(IN_A_ROW)]
 
 

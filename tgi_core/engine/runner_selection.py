@@ -73,7 +73,7 @@ def select_runner(
     while True:
         try:
             runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead, whole_prompts)
-            told = offer_images(runner, runner.model, images) if isinstance(images, ImageCheck) else images
+            told = offer_images(runner, runner.model, images, kit.free_bytes()) if isinstance(images, ImageCheck) else images
             if told is not None:
                 runner.kernels = (*runner.kernels, told)
             return runner, runner.shape

@@ -6,9 +6,9 @@ the images before it, from the last placeholders in a row on, and a token before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,31 +22,40 @@ from tgi_core.engine.attention.interface import CROSS, AttentionParameters, use_
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.media.placing import KnownPrompts, find_placeholders, with_digests
 from tgi_core.engine.media.tower import SEEN_TILES, UnsupportedVision, VisionTower, seen_until
-from tgi_core.media.cache import BoundedCache
 from tgi_core.media.features import ImageFeatures
 
 KEPT_IMAGES = 16
-"""Number of images whose keys and values are kept. Those of more images in running rows are computed again in each step."""
+"""Number of images whose keys and values are kept at least, which is the most that a prompt may have."""
 
+_MOST_KEPT = 128
 _STATES, _LOOKING = "cross_attention_states", "full_text_row_masked_out_mask"
 """Arguments of the language model: the images' states, without which the layers do not run, and which tokens [1, 1, tokens, 1] see any."""
 
 
 @dataclass(frozen=True, slots=True)
+class SeenImage:
+    """An item of `Request.media`, its digest, and how many of its tiles are seen."""
+
+    item: bytes
+    key: bytes
+    tiles: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """The flat tokens start…end − 1 of a step attend to images: the first keys of each, with their number."""
+    """The flat tokens start…end − 1 of a step attend to images."""
 
     start: int
     end: int
-    images: tuple[tuple[Tensor, int], ...]
-    """Each [layers, 2, KV heads, keys, width]."""
+    images: tuple[SeenImage, ...]
 
 
 class CrossLayer:
-    """The cross attention of one layer, which is number `place` of those that look at images."""
+    """The cross attention of one layer, which is number `place` of those that look at images. `embeddings` are those of `CrossVision`."""
 
-    def __init__(self, module: nn.Module, place: int) -> None:
-        self._module, self._place = module, place
+    def __init__(self, module: nn.Module, place: int, embeddings: Callable[[bytes, bytes], Tensor]) -> None:
+        self._module, self._place, self._embeddings = module, place, embeddings
         self._made: list[Tensor] | None = None
         self.looks: Sequence[Look] = ()
         """Those of the running step."""
@@ -70,7 +79,9 @@ class CrossLayer:
             self._made += [key, value]
             return out
         for look in self.looks:
-            keys, values = (self._joined(look, kind).unsqueeze(0) for kind in (0, 1))
+            # fetched here, so that no more images are in memory than are kept
+            images = [(self._embeddings(image.item, image.key)[self._place], image) for image in look.images]
+            keys, values = (_joined(images, kind).unsqueeze(0) for kind in (0, 1))
             kv_heads, count = keys.shape[1], look.end - look.start
             # query heads that share a KV head become queries of one head: no key is copied
             grouped = query[:, look.start : look.end].reshape(1, kv_heads, heads // kv_heads * count, width)
@@ -78,24 +89,27 @@ class CrossLayer:
             out[look.start : look.end] = seen.reshape(heads, count, -1).transpose(0, 1)
         return out
 
-    def _joined(self, look: Look, kind: int) -> Tensor:
-        parts = [image[self._place, kind, :, :count] for image, count in look.images]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+def _joined(images: Sequence[tuple[Tensor, SeenImage]], kind: int) -> Tensor:
+    """[KV heads, keys, width] of the seen tiles of all images, of which each has [2, KV heads, keys, width]."""
+    parts = [made[kind, :, : made.shape[2] // image.of * image.tiles] for made, image in images]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class CrossVision(VisionTower):
     """Computes what an image is to the layers that look at it: `embeddings` are keys and values [layers, 2, KV heads, keys, width]."""
 
-    def __init__(self, model: PreTrainedModel, placeholder_id: int) -> None:
-        """The model's attention must be this engine's. Raises UnsupportedVision."""
+    def __init__(self, model: PreTrainedModel, placeholder_id: int, free_bytes: int) -> None:
+        """The model's attention must be this engine's. `free_bytes`: memory that images may have. Raises UnsupportedVision."""
         super().__init__(model, placeholder_id)
-        self._width = model.get_input_embeddings().weight.shape[1]
-        self.layers = tuple(CrossLayer(module, place) for place, module in enumerate(self._find()))
+        self._width, self._free_bytes, self._embedding = model.get_input_embeddings().weight.shape[1], free_bytes, False
+        self._bytes_each = 0
+        self.layers = tuple(CrossLayer(module, place, self.embeddings) for place, module in enumerate(self._find()))
 
     @property
     def image_bytes(self) -> int:
-        """Bytes that the images which are kept may have."""
-        return self.kept.most_bytes
+        """Bytes that images may have: those which are kept, and one that is made."""
+        return self.kept.most_bytes + self._bytes_each
 
     def look(self, looks: Sequence[Look]) -> None:
         """Let the layers look at these images from now on."""
@@ -107,7 +121,7 @@ class CrossVision(VisionTower):
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
             seen = looking()
-            if seen is None:
+            if seen is None or self._embedding:
                 return None
             nothing = torch.zeros(1, 1, self._width, dtype=self._model.dtype, device=self.device)
             mask = seen.to(self._model.dtype)[None, None, :, None]
@@ -138,26 +152,29 @@ class CrossVision(VisionTower):
     def _embed(self, features: ImageFeatures) -> Tensor:
         ids = torch.full((1, features.tokens), self.placeholder_id, dtype=torch.int64, device=self.device)
         self.runs += 1
-        states = self._given(self.arguments(ids, [features])).get(_STATES)
-        if states is None:
-            raise UnsupportedVision("its language model gets no states of an image")
-        with torch.inference_mode():
-            flat = states.reshape(1, -1, self._width)
-            made = torch.stack([layer.keys_and_values(flat) for layer in self.layers])
-        if made.nbytes * KEPT_IMAGES > self.kept.most_bytes:
-            self.kept = BoundedCache[Tensor](made.nbytes * KEPT_IMAGES, lambda kept: kept.nbytes)
+        self._embedding = True
+        try:
+            states = self._given(self.arguments(ids, [features])).get(_STATES)
+            if states is None:
+                raise UnsupportedVision("its language model gets no states of an image")
+            with torch.inference_mode():
+                flat = states.reshape(1, -1, self._width)
+                made = torch.stack([layer.keys_and_values(flat) for layer in self.layers])
+        finally:
+            self._embedding = False
+        if not self._bytes_each:
+            count = min(_MOST_KEPT, max(KEPT_IMAGES, self._free_bytes // made.nbytes))
+            self._bytes_each, self.kept.most_bytes = made.nbytes, count * made.nbytes
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A request's images: items, keys of what is kept of them, the positions of their placeholders, and numbers of tiles: those that are
-    seen, and all."""
+    """A request's images, and the positions of their placeholders."""
 
     request: Request
-    items: tuple[tuple[bytes, bytes], ...]
+    images: tuple[SeenImage, ...]
     places: tuple[int, ...]
-    tiles: tuple[tuple[int, int], ...]
 
     def segments(self) -> Iterator[tuple[int, int | None, tuple[int, ...]]]:
         """Start, end and images seen, for each run of positions that see the same ones. Those before all images see none."""
@@ -181,8 +198,8 @@ class ImagesInLayers:
     def admit(self, request: Request) -> None:
         """See `TakesImages.admit_images`."""
         try:
-            for item, key in self._prompts.find(request).items:
-                self.tower.embeddings(item, key)
+            for image in self._prompts.find(request).images:
+                self.tower.embeddings(image.item, image.key)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
@@ -209,24 +226,27 @@ class ImagesInLayers:
     def _looks(self, row_input: RowInput, first: int, seen: Tensor) -> Iterator[Look]:
         """What the tokens of a row attend to, the first of which is at `first`; sets `seen` for those that see an image."""
         prompt, end = self._prompts.find(row_input.row.request), row_input.start + row_input.take
-        shift, images = first - row_input.start, [self.tower.embeddings(item, key) for item, key in prompt.items]
+        shift = first - row_input.start
         for start, after, visible in prompt.segments():
             begin, stop = max(start, row_input.start), end if after is None else min(after, end)
             if begin >= stop:
                 continue
-            parts = [(images[each], prompt.tiles[each]) for each in visible or range(len(images))]
-            sizes = [image.shape[3] // tiles * (some if visible else tiles) for image, (some, tiles) in parts]
-            yield Look(begin + shift, stop + shift, tuple(zip((image for image, _ in parts), sizes, strict=True)))
             if visible:
+                images = tuple(prompt.images[each] for each in visible)
                 seen[begin + shift : stop + shift] = 1
+            else:
+                images = tuple(replace(image, tiles=image.of) for image in prompt.images)
+            yield Look(begin + shift, stop + shift, images)
 
     def _read(self, request: Request) -> _Prompt:
         """What is known of a request with images. Raises ValueError if they do not match its placeholders."""
+        if len(request.media) > KEPT_IMAGES:
+            raise ValueError(f"its prompt has {len(request.media)} images; layers can look at up to {KEPT_IMAGES}")
         places, _ = find_placeholders(request, self.tower.placeholder_id)
-        tiles = []
-        for item in request.media:
+        images = []
+        for item, key in with_digests(request.media):
             mask = ImageFeatures.from_bytes(item).tensors.get(SEEN_TILES)
             if mask is None or not mask.any():
                 raise ValueError("an image's features don't say which of its tiles are seen")
-            tiles.append((int(mask[0, -1].sum()), mask.shape[-1]))
-        return _Prompt(request, with_digests(request.media), tuple(map(int, places)), tuple(tiles))
+            images.append(SeenImage(item, key, int(mask[0, -1].sum()), mask.shape[-1]))
+        return _Prompt(request, tuple(images), tuple(map(int, places)))

@@ -29,6 +29,7 @@ from tgi_core.media.errors import ImageRejected
 _log = logging.getLogger("tgi_core.engine")
 
 _PART = "images"
+_SHARE = 8
 _AROUND = (3, 5, 7, 11)
 """Token ids before and after the image of the check."""
 
@@ -85,11 +86,15 @@ def _check(model: PreTrainedModel, directory: Path, whole_prompts: bool) -> Imag
     return ImageCheck(ids, features.to_bytes(), processor.placeholder_id, expected, sees_ahead)
 
 
-def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck) -> Kernel:
-    """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Returns what to report."""
+def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck, free_bytes: int) -> Kernel:
+    """Let the runner take images if its logits for the check are the model's own, the same on all ranks. Of `free_bytes` of memory, a share
+    is for images that layers look at. Returns what to report."""
     try:
-        looks = looks_at_images(model.config)
-        tower = (CrossVision if looks else VisionTower)(model, check.placeholder_id)
+        tower = (
+            CrossVision(model, check.placeholder_id, free_bytes // _SHARE)
+            if looks_at_images(model.config)
+            else VisionTower(model, check.placeholder_id)
+        )
         tower.embeddings(check.item, item_digest(check.item))
         if check.sees_ahead and not runner.provider.sees_ahead:
             raise UnsupportedVision(

@@ -14,7 +14,6 @@ from tgi_core.engine.models.build import ids_without_logits
 from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.states.finding import StateLayers
 
-
 _LEAST = -1e9
 
 
