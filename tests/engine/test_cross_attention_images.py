@@ -96,6 +96,13 @@ def item_of(opened: Opened) -> tuple[bytes, bytes]:
     return item, item_digest(item)
 
 
+def test_no_drafts(opened: Opened) -> None:
+    """Drafts would change tokens: cross attention over several tokens rounds otherwise than over one."""
+    [told] = [each for each in opened.session.capabilities().kernels if each.part == "drafts"]
+    assert told.name == "none" and "look at images" in told.reason
+    assert Feature.SPECULATION not in opened.session.capabilities().features
+
+
 def test_too_many_images(opened: Opened) -> None:
     """A prompt with more images than are kept is refused before the step."""
     text = "<image>" * 17

@@ -36,6 +36,8 @@ class PagedRunner(ABC):
     """Blocks of the cache besides those of rows."""
     stateful = False
     """Whether rows have states besides blocks, so that steps depend on more than their tensors and cannot be undone."""
+    drafts_refusal = ""
+    """Why rows cannot run drafts, if that is known of the model."""
     enqueued = True
     """Whether a step only enqueues, and follows from its tensors alone; see `CapturableRunner`."""
 

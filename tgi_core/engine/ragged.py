@@ -88,7 +88,7 @@ class RaggedRunner(PagedRunner):
     def refuse_images(self) -> None:
         """See `TakesImages`."""
         self.images, self.whole_images = None, False
-        self.shape = replace(self.shape, image_bytes=0)
+        self.shape, self.drafts_refusal = replace(self.shape, image_bytes=0), ""
         self.features -= {Feature.MEDIA}
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:

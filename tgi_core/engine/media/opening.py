@@ -123,6 +123,7 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
     runner.whole_images = check.sees_ahead
     if isinstance(tower, CrossVision):
         runner.shape = replace(runner.shape, image_bytes=tower.image_bytes)
+        runner.drafts_refusal = "layers that look at images compute several tokens of a row in another order than one"
     name = "cross attention" if isinstance(tower, CrossVision) else "embeddings in place of tokens"
     return Kernel(_PART, name, f"{type(model).__name__}'s own vision tower")
 
