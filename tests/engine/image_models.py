@@ -155,7 +155,7 @@ def _paligemma2(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
 def _mllama(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     """Layers look at images; the placeholder has no logit, since its id is beyond the vocabulary."""
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|python_tag|>", "<|image|>"]})
-    sizes = {name: value for name, value in _TEXT.items() if name != "head_dim"} | {"num_hidden_layers": 4}
+    sizes = {name: value for name, value in _TEXT.items() if name != "head_dim"} | {"hidden_size": 64, "num_hidden_layers": 4}
     text = transformers.models.mllama.MllamaTextConfig(
         vocab_size=len(tokenizer) - 1, **sizes, cross_attention_layers=[1, 3], pad_token_id=0, bos_token_id=1, eos_token_id=2
     )
