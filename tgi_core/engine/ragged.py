@@ -60,6 +60,7 @@ class RaggedRunner(PagedRunner):
     ) -> None:
         super().__init__(layers, shape, kit, provider, agree)
         self._call, self._adapters = call, adapters
+        self.whole_prompts = call.whole_prompts
         self.images: PromptImages | None = None
         """What requests with images need; None: there can be none."""
         self.whole_images = False
@@ -69,16 +70,6 @@ class RaggedRunner(PagedRunner):
     def model(self) -> PreTrainedModel:
         """The model that it runs."""
         return self._call.model
-
-    @property
-    def whole_prompts(self) -> bool:
-        """See `Capabilities`."""
-        return self._call.whole_prompts
-
-    def separate_windows(self) -> None:
-        """See `SeparatesWindows`. A prompt that sees all of itself does so through windows."""
-        if not self.whole_prompts:
-            super().separate_windows()
 
     def admit_images(self, request: Request) -> None:
         """See `TakesImages`."""

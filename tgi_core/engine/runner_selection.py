@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
-from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.provider import SEES_NOTHING_AHEAD, AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
@@ -219,7 +219,7 @@ def _with_attention(
 
     def refusal(provider: AttentionProvider) -> str:
         if (sees_ahead or call.whole_prompts) and not provider.sees_ahead:
-            return "tokens cannot see those after them"
+            return SEES_NOTHING_AHEAD
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         if agree(int(not reason)):
             try:

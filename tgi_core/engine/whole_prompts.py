@@ -21,8 +21,12 @@ _KINDS = "token_type_ids"
 
 def sees_whole_prompts(model: PreTrainedModel, ids: list[int]) -> bool:
     """Whether tokens of a prompt see those after them in it, and those of an answer do not, as far as some token ids show."""
-    inside = language_model(model).modules()
-    return any(getattr(module, "is_causal", True) is False for module in inside) and answers_apart(model, ids, marked=True)
+    return not_causal(model) and answers_apart(model, ids, marked=True)
+
+
+def not_causal(model: PreTrainedModel) -> bool:
+    """Whether layers of the language model ask for attention that is not causal."""
+    return any(getattr(module, "is_causal", True) is False for module in language_model(model).modules())
 
 
 def answers_apart(model: PreTrainedModel, ids: list[int], marked: bool = False) -> bool:
