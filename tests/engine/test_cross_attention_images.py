@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite
+from typing import NoReturn
 
 import pytest
 from tgi_backend_cpu import plugin
+from transformers import AutoConfig
 
 from tests.engine.image_models import image, save_model
 from tests.engine.test_images import TEXTS, Opened
 from tests.engine.tiny_models import NEW_TOKENS, silent
 from tgi_core.backend import EMPTY, Feature, Grant, InvalidRequest, OpenOptions, OutputOptions, Sampling
+from tgi_core.engine import runner_selection
+from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.media.tower import item_digest, seen_until
 
 WIDE, TALL, WHOLE = (90, 30), (20, 90), (40, 40)
@@ -139,6 +143,24 @@ def test_without_a_processor(tmp_path_factory: pytest.TempPathFactory) -> None:
     (directory / "preprocessor_config.json").unlink(missing_ok=True)
     session = plugin.backend_open(OpenOptions(str(directory)), silent)
     assert Feature.MEDIA not in session.capabilities().features
+    session.close()
+
+
+def test_attention_that_the_engine_does_not_compute(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model serves text, of those ids that have logits, and says why it takes no images."""
+
+    def raised(*args: object) -> NoReturn:
+        raise NotRagged("attention with a mask of the model's own")
+
+    monkeypatch.setattr(runner_selection, "use_ragged_attention", raised)
+    directory = save_model("mllama", tmp_path_factory.mktemp("own") / "mllama")
+    session = plugin.backend_open(OpenOptions(str(directory)), silent)
+    found = session.capabilities()
+    assert found.vocab_size == AutoConfig.from_pretrained(directory).text_config.vocab_size
+    [told] = [each for each in found.kernels if each.part == "images"]
+    assert told.name == "refused" and "a mask of the model's own" in told.reason
     session.close()
 
 

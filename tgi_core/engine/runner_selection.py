@@ -21,9 +21,9 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images
+from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images, refused
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
-from tgi_core.engine.models.build import ModelSource, shape_of
+from tgi_core.engine.models.build import ModelSource, ids_without_logits, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.loading import tied_groups
@@ -89,12 +89,17 @@ def select_runner(
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    return _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+    shape = replace(shape, vocab_size=shape.vocab_size - ids_without_logits(model))
+    own, shape = _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+    if images is not None:
+        told = images if isinstance(images, Kernel) else refused(model, f"this engine does not compute its attention: {why_own}")
+        own.kernels = (*own.kernels, told)
+    return own, shape
 
 
 def _row_by_row(
     model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
-) -> tuple[Runner, ModelShape]:
+) -> tuple[RowRunner | HFCacheRunner, ModelShape]:
     """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
     own cache, or without one; the same on all ranks. Raises InvalidModel."""
     if adds_tokens(model):

@@ -59,7 +59,7 @@ def plan_images(model: PreTrainedModel, directory: Path, whole_prompts: bool = F
     try:
         return _check(model, directory, whole_prompts)
     except UnsupportedVision as reason:
-        return _refused(model, str(reason))
+        return refused(model, str(reason))
 
 
 def _check(model: PreTrainedModel, directory: Path, whole_prompts: bool) -> ImageCheck:
@@ -118,7 +118,7 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
     runner.release()
     if not runner.agree(int(not reason)):
         runner.images = None
-        return _refused(model, reason or "another rank cannot")
+        return refused(model, reason or "another rank cannot")
     runner.features |= {Feature.MEDIA}
     runner.whole_images = check.sees_ahead
     if isinstance(tower, CrossVision):
@@ -133,7 +133,8 @@ def _window(model: PreTrainedModel) -> int:
     return getattr(text_config(model.config), "sliding_window", None) or sys.maxsize
 
 
-def _refused(model: PreTrainedModel, reason: str) -> Kernel:
+def refused(model: PreTrainedModel, reason: str) -> Kernel:
+    """What to report of a model that takes no images."""
     _log.warning("%s takes no images: %s", model.config.model_type, reason)
     return Kernel(_PART, "refused", reason)
 
