@@ -176,6 +176,7 @@ class Validator:
             prediction=prediction,
             images=tokenized.images,
             image_spans=tokenized.spans,
+            whole_prompt=self._capabilities.whole_prompts,
         )
         return Validated(request, checked)
 

@@ -17,7 +17,8 @@ from tgi_conformance.golden import default_model
 from tgi_conformance.subject import packaged
 
 from tests.backend import frozen
-from tests.scheduler.device import quiet
+from tests.scheduler.device import Device, quiet
+from tests.scheduler.device import request as generation
 from tgi_core.backend import (
     API_VERSION,
     EMPTY,
@@ -39,6 +40,10 @@ from tgi_core.backend.reference import ReferenceSession
 from tgi_core.backend.reference_windows import WindowedReferenceSession
 from tgi_core.backend.registry import PluginStatus, load
 from tgi_core.backend.session import Session
+from tgi_core.scheduler import Scheduler
+from tgi_core.server.model_server import ModelServer
+from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import ShardInfo
 
 FOLDER = Path(frozen.__file__).parent
 DIGESTS = {
@@ -51,6 +56,7 @@ DIGESTS = {
     (1, 6): "d7c0b7c92867d21f14a7f8b6341fe73bf4cb70263118fff1ccc2410b511ac1f4",
     (1, 7): "7645535e53c6fd17027db38b2d34f3b6b272895576beed3299eedcc397df3293",
     (1, 8): "3c83734a9ba5f3ccefc1ed49017f29747951e8367a4dbe3fb4667142254d8f62",
+    (1, 9): "46a4fe24f446a0ff58ede43e6b9a905624daa6d70791b8a687e3add6386d6b82",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -83,6 +89,8 @@ if API_VERSION >= (1, 7):
     test_1_7_keeps_the_contract = conformance((1, 7))
 if API_VERSION >= (1, 8):
     test_1_8_keeps_the_contract = conformance((1, 8))
+if API_VERSION >= (1, 9):
+    test_1_9_keeps_the_contract = conformance((1, 9))
 
 
 def test_every_released_minor_has_one() -> None:
@@ -172,6 +180,21 @@ def test_window_groups_of_older_plugins_keep_all_blocks(built: tuple[int, int], 
     """A plugin that was built before blocks were taken back expects them to stay: to the core, its group is one of all positions."""
     session = Session(WindowedReferenceSession(), "old", built=built)
     assert [group.kind for group in session.warmup(WarmupPlan(max_rows=2), quiet).groups] == [CacheKind.FULL, kind]
+
+
+@pytest.mark.skipif(API_VERSION < (1, 9), reason="prompts that see all of themselves came with 1.9")
+def test_prompts_of_1_9_run_whole(demo_tokenizer: Tokenizer) -> None:
+    """However many prompts wait, no step ends inside one."""
+    plugin = load(entry((1, 9)))
+    inner: Any = plugin.open(OpenOptions(str(default_model("none"))), quiet)
+    session = Session(inner, "frozen", built=plugin.built)
+    info = ShardInfo("toy", "frozen", "none", "none", (1, 9), session.capabilities())
+    server = ModelServer(session, demo_tokenizer, info)
+    capacity = server.warmup(WarmupPlan(max_rows=8, max_row_tokens=128, max_step_tokens=24), quiet)
+    one = Device(Scheduler(info.capabilities, capacity), server, inner)
+    keys = {one.scheduler.add(generation(tuple(range(3, 8 + number)), whole_prompt=True)) for number in range(16)}
+    one.run()
+    assert one.ended.keys() == keys and not inner.cut
 
 
 @pytest.mark.parametrize("gone", ["shapes=((1, 16),)", "max_step_blocks=4"])

@@ -11,6 +11,7 @@ import transformers
 from PIL import Image
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedModel, ProcessorMixin
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+from transformers.models.paligemma.processing_paligemma import EXTRA_TOKENS
 
 from tgi_core.model_files import DEMO
 
@@ -37,8 +38,9 @@ def save_model(family: str, directory: Path) -> Path:
     torch.manual_seed(1)
     model: PreTrainedModel = transformers.AutoModelForImageTextToText.from_config(config)
     model.generation_config.eos_token_id = None
-    for parameter in model.parameters():
-        if parameter.ndim > 1 and not parameter.any():  # a projection that begins with zeros would hide the image
+    for name, parameter in model.named_parameters():
+        # a projection or a gate that begins with zeros would hide the image
+        if (parameter.ndim > 1 or name.endswith("gate")) and not parameter.any():
             torch.nn.init.normal_(parameter, std=0.3)
     model.eval().save_pretrained(directory)
     processor.save_pretrained(directory)
@@ -130,17 +132,49 @@ def _aya_vision(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
     )
 
 
-def _paligemma(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+def _paligemma(tokenizer: Any, decoder: Any = transformers.GemmaConfig, **options: Any) -> tuple[Any, ProcessorMixin]:
     """Its prompts see their own future."""
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.add_tokens(EXTRA_TOKENS)  # as its processor does
     id = tokenizer.convert_tokens_to_ids("<image>")
-    text = transformers.GemmaConfig(vocab_size=len(tokenizer), **_TEXT)
+    text = decoder(vocab_size=len(tokenizer), **_TEXT, **options)
     tower = transformers.SiglipVisionConfig(**_TOWER, patch_size=7)
     config = transformers.PaliGemmaConfig(text_config=text, vision_config=tower, image_token_index=id, projection_dim=32)
     config.vocab_size = len(tokenizer)
     images = _images("paligemma", size={"height": 28, "width": 28})
     images.image_seq_length = 16
     return config, _processor("PaliGemmaProcessor", tokenizer, image_processor=images)
+
+
+def _paligemma2(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    """Prompts are longer than what layers with sliding windows see of an answer."""
+    options = {"sliding_window": 12, "query_pre_attn_scalar": 16, "pad_token_id": 0}
+    return _paligemma(tokenizer, transformers.Gemma2Config, **options)
+
+
+def _mllama(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
+    """Layers look at images; the placeholder has no logit, since its id is beyond the vocabulary."""
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|python_tag|>", "<|image|>"]})
+    sizes = {name: value for name, value in _TEXT.items() if name != "head_dim"} | {"hidden_size": 64, "num_hidden_layers": 4}
+    text = transformers.models.mllama.MllamaTextConfig(
+        vocab_size=len(tokenizer) - 1, **sizes, cross_attention_layers=[1, 3], pad_token_id=0, bos_token_id=1, eos_token_id=2
+    )
+    tower = transformers.models.mllama.MllamaVisionConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_global_layers=1,
+        attention_heads=2,
+        image_size=28,
+        patch_size=7,
+        vision_output_dim=48,
+        intermediate_layers_indices=[0, 2],
+        initializer_range=0.3,
+    )
+    id = tokenizer.convert_tokens_to_ids("<|image|>")
+    config = transformers.MllamaConfig(text_config=text, vision_config=tower, image_token_index=id)
+    images = _images("mllama", size={"height": 28, "width": 28}, max_image_tiles=4)
+    return config, _processor("MllamaProcessor", tokenizer, image_processor=images)
 
 
 def _gemma3(tokenizer: Any) -> tuple[Any, ProcessorMixin]:
@@ -254,6 +288,8 @@ FAMILIES: dict[str, Family] = {
     "idefics3": _idefics3,
     "aya_vision": _aya_vision,
     "paligemma": _paligemma,
+    "paligemma2": _paligemma2,
+    "mllama": _mllama,
     "gemma3": _gemma3,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,

@@ -10,15 +10,29 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from PIL.Image import Image
 from tgi_backend_cpu import plugin
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from tests.engine.image_models import image, save_model
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
-from tgi_core.backend import EMPTY, Feature, Grant, InvalidModel, InvalidRequest, OpenOptions, Request, Sampling, WarmupPlan
+from tgi_core.backend import (
+    EMPTY,
+    Feature,
+    Grant,
+    InvalidModel,
+    InvalidRequest,
+    OpenOptions,
+    OutputOptions,
+    Request,
+    Sampling,
+    Unsupported,
+    WarmupPlan,
+)
 from tgi_core.backend.session import Session
 from tgi_core.engine.media import placing
-from tgi_core.engine.media.tower import item_digest
+from tgi_core.engine.media.tower import SEEN_TILES, item_digest
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
 
@@ -27,7 +41,7 @@ needs_torchvision = pytest.mark.skipif(
     find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
 )
 EXACT = (
-    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3"),
+    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3", "paligemma", "paligemma2", "mllama"),
     *(
         pytest.param(family, marks=needs_torchvision)
         for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3")
@@ -53,7 +67,12 @@ class Opened:
         self.capacity = self.session.warmup(PLAN, silent)
         self.processor = MediaProcessor(directory)
         self.whole_images = self.session.capabilities().whole_images
-        self.made = {text: self._prompt(text, seeds) for text, seeds in TEXTS}
+        self.whole_prompts = self.session.capabilities().whole_prompts
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.pictures: dict[str, tuple[Image, ...]] = {}
+        self.made: dict[str, tuple[tuple[int, ...], tuple[bytes, ...]]] = {}
+        for text, seeds in TEXTS:
+            self.add(text, *map(image, seeds))
 
     def schedule(self) -> Schedule:
         """A driver over the empty session."""
@@ -74,8 +93,10 @@ class Opened:
         return run.tokens[1]
 
     def chunks(self, text: str, size: int) -> list[int]:
-        """The sizes of a prompt's chunks: `size`, but images are not cut that must run whole."""
+        """The sizes of a prompt's chunks: `size`, but what must run whole is not cut."""
         ids, _ = self.made[text]
+        if self.whole_prompts:
+            return [len(ids)]
         inside = [id == self.processor.placeholder_id and self.whole_images for id in ids]
         ends = [0]
         while ends[-1] < len(ids):
@@ -91,17 +112,28 @@ class Opened:
         model = AutoModelForImageTextToText.from_pretrained(self.directory).eval()
         model.generation_config.eos_token_id = None
         images = [ImageFeatures.from_bytes(item).tensors for item in media]
+        if images and SEEN_TILES in images[0]:  # it depends on the whole prompt
+            words, pictures = text.replace("<image>", self.processor.placeholder), list(self.pictures[text])
+            made = self.processor._processor(text=[words], images=[pictures], return_tensors="pt")
+            answer = model.generate(**made, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+            return answer[0, len(ids) :].tolist()
         given = {name: torch.cat([torch.from_numpy(each[name]) for each in images]) for name in (images[0] if images else ())}
         if "mm_token_type_ids" in given:
             given["mm_token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
         if "token_type_ids" in given:
-            given["token_type_ids"] = (torch.tensor([ids]) == self.processor.placeholder_id).int()
+            marked = given["token_type_ids"].any()
+            given["token_type_ids"] = ((torch.tensor([ids]) == self.processor.placeholder_id) & marked).int()
+        if self.whole_prompts and not images:  # transformers makes some of them causal, without the processor's mark of prompts
+            given["token_type_ids"] = torch.zeros(1, len(ids), dtype=torch.int64)
         answer = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, **given)
         return answer[0, len(ids) :].tolist()
 
-    def _prompt(self, text: str, seeds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        images, text = [image(seed) for seed in seeds], text.replace("<image>", self.processor.placeholder)
-        return self.processor.ids(text, images, special=True), tuple(self.processor.features(each).to_bytes() for each in images)
+    def add(self, text: str, *images: Image) -> None:
+        """Make a prompt of a text and its images."""
+        words = text.replace("<image>", self.processor.placeholder)
+        ids = self.processor.ids(words, images, special=True) if images else tuple(self.tokenizer(words)["input_ids"])
+        self.pictures[text] = images
+        self.made[text] = ids, tuple(self.processor.features(each).to_bytes() for each in images)
 
 
 @pytest.fixture(scope="module", params=EXACT)
@@ -205,12 +237,12 @@ def test_wrong_images_fail_their_request_alone(opened: Opened, media: tuple[byte
 
 
 def test_a_step_that_cuts_an_image(opened: Opened) -> None:
-    """It fails if the image's tokens see each other; a core that obeys `Capabilities.whole_images` launches none."""
+    """It fails if the image's tokens see each other; a core that obeys `whole_images` and `whole_prompts` launches none."""
     run = opened.schedule()
     ids, _ = opened.made["<image> first"]
     inside = ids.index(opened.processor.placeholder_id) + 2
-    if opened.whole_images:
-        with pytest.raises(InvalidRequest, match="cuts an image"):
+    if opened.whole_images or opened.whole_prompts:
+        with pytest.raises(InvalidRequest, match="cuts its prompt" if opened.whole_prompts else "cuts an image"):
             run.step(opened.request(run, 1, "<image> first", inside))
     else:
         run.step(opened.request(run, 1, "<image> first", inside))
@@ -227,10 +259,82 @@ def test_images_with_an_8_bit_cache(tmp_path: Path, family: str, reason: str) ->
     session.close()
 
 
-def test_prompts_that_see_their_own_future(tmp_path: Path) -> None:
-    """Such a model is refused: its rows cannot be computed in chunks."""
-    with pytest.raises(InvalidModel, match="'paligemma' cannot be run"):
-        plugin.backend_open(OpenOptions(str(save_model("paligemma", tmp_path))), silent)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(do_sample=True, temperature=0.9, top_p=0.9, seed=7)])
+def test_rows_continue_after_their_answers(opened: Opened, sampling: Sampling) -> None:
+    """Rows that were preempted make the tokens that they would have made: where tokens of a prompt see each other, those of the
+    answer so far see what precedes them, whether they run with the prompt or after it."""
+    for text, _ in TEXTS:
+        ids, media = opened.made[text]
+        alone = opened.alone(text, sampling)
+        for kept, later in ((1, 0), (4, 0), (4, 1), (6, 4)):
+            run, tokens = opened.schedule(), (*ids, *alone[:kept])
+            asked = replace(run.request(1, tokens, len(tokens) - later), prompt_len=len(ids), media=media, sampling=sampling)
+            run.step(asked)
+            if later:
+                run.step(grants=(Grant(1, later),))
+            while len(run.tokens[1]) < NEW_TOKENS - kept:
+                run.step()
+            assert run.tokens[1] == alone[kept:], (text, kept, later)
+
+
+def test_logprobs_of_a_prompt_that_sees_its_own_future(opened: Opened) -> None:
+    """They are those of one run over all of it, as for other models."""
+    if not opened.whole_prompts:
+        pytest.skip("its prompts see the past")
+    ids, media = opened.made["See <image> here"]
+    model = AutoModelForImageTextToText.from_pretrained(opened.directory).eval()
+    given = {name: torch.from_numpy(each) for name, each in ImageFeatures.from_bytes(media[0]).tensors.items()}
+    given["token_type_ids"] = torch.zeros(1, len(ids), dtype=torch.int64)
+    with torch.inference_mode():
+        scores = model(torch.tensor([ids]), **given).logits[0].log_softmax(-1)
+    expected = scores[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].tolist()
+    run = opened.schedule()
+    asked = replace(run.request(1, ids, len(ids)), media=media, want=OutputOptions(prompt_logprobs=True))
+    [row] = opened.session.rows(opened.session.prefill((asked,), EMPTY, ())).rows
+    assert row.prompt_logprobs[0] is None and row.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-3)
+
+
+def test_whole_prompts_with_an_8_bit_cache(tmp_path: Path) -> None:
+    """The attention that supports such a cache does not let tokens of a prompt see each other: the model is refused, and says why."""
+    with pytest.raises((InvalidModel, Unsupported), match="see those after them"):
+        plugin.backend_open(OpenOptions(str(save_model("paligemma", tmp_path)), cache_dtype="int8"), silent)
+
+
+def test_a_prompt_that_is_in_the_cache(opened: Opened) -> None:
+    """It runs its last block, also if the blocks before were computed with all of it."""
+    ids, _ = opened.made["See <image> here"]
+    alone, run = opened.alone("See <image> here"), opened.schedule()
+    first = opened.request(run, 1, "See <image> here")
+    run.step(first)
+    size = opened.capacity.groups[0].block_size
+    known = (len(ids) - 1) // size
+    again = opened.request(run, 2, "See <image> here")
+    blocks = tuple(held[:known] + new[known:] for held, new in zip(first.blocks, again.blocks, strict=True))
+    start = known * size
+    run.step(replace(again, blocks=blocks, cached=start, take=len(ids) - start))
+    while len(run.tokens[2]) < NEW_TOKENS:
+        run.step()
+    assert run.tokens[2] == alone
+
+
+@pytest.mark.skipif(transformers.__version__ != "5.24.0", reason="known of transformers 5.24 only")
+@pytest.mark.parametrize("sees", [False, True])
+def test_llama_4_does_not_run_in_transformers(sees: bool) -> None:
+    """With an image or without, it expects a field of its language model's output that there is not. So there is nothing to compare with,
+    and Llama 4 serves text. Once this fails, `sees_images` may include it."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    text = transformers.Llama4TextConfig(
+        vocab_size=16, intermediate_size_mlp=16, num_key_value_heads=1, head_dim=8, num_local_experts=1, pad_token_id=0, **sizes
+    )
+    outer = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+    tower = transformers.Llama4VisionConfig(image_size=28, patch_size=7, **sizes, **outer)
+    model = transformers.Llama4ForConditionalGeneration(
+        transformers.Llama4Config(text_config=text, vision_config=tower, image_token_index=9)
+    )
+    ids = torch.tensor([[3, 9, 9, 9, 9, 5] if sees else [3, 4, 5]])
+    pictures = {"pixel_values": torch.randn(1, 3, 28, 28)} if sees else {}
+    with pytest.raises(AttributeError, match="'MoeCausalLMOutputWithPast' object has no attribute 'image_outputs'"):
+        model.generate(ids, max_new_tokens=2, pad_token_id=0, **pictures)
 
 
 def test_a_model_without_a_processor(tmp_path: Path) -> None:

@@ -131,6 +131,17 @@ QWEN4 = {
 }
 
 SPECIAL: dict[str, dict[str, Any]] = {
+    "mllama_vision_model": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 7,
+        "intermediate_layers_indices": [0],
+        "vision_output_dim": 64,
+    },
     "bailing_hybrid": {"layer_types": MIXED, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_local_experts": 4},
     "bamba": {"attn_layer_indices": [1, 3], **MAMBA},
     "cohere_compass_text": {

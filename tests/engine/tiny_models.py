@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tests.engine.tiny_configs import VOCAB, tiny_config
@@ -28,6 +28,7 @@ from tgi_core.backend import (
     WarmupPlan,
 )
 from tgi_core.backend.session import Session
+from tgi_core.engine.models.loading import looks_at_images
 
 NEW_TOKENS = 10
 PROMPTS = ((11, 45, 7, 300, 28, 91, 5, 211, 64), (99, 17, 250, 33, 8), (21, 400, 31, 41, 59, 26, 53, 58, 97, 93, 23, 84, 62))
@@ -51,12 +52,17 @@ def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
     """Write a random checkpoint, and return its directory."""
     torch.manual_seed(0)
     config = tiny_config(model_type, **overrides)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = _class_of(config).from_config(config, dtype=torch.float32).eval()
     scatter(model)
     model.save_pretrained(folder)
     if type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         config.save_pretrained(folder)  # a text model of a config with several parts, which alone has no name
     return folder
+
+
+def _class_of(config: PretrainedConfig) -> Any:
+    """The class that reads checkpoints of a type: where layers look at images, these are never without a vision tower."""
+    return AutoModelForImageTextToText if looks_at_images(config) else AutoModelForCausalLM
 
 
 def scatter(model: PreTrainedModel) -> None:
@@ -73,7 +79,7 @@ def scatter(model: PreTrainedModel) -> None:
 
 def expected_tokens(folder: Path) -> list[list[int]]:
     """Greedy tokens of transformers' own `generate`, prompt by prompt."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = _class_of(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=torch.float32).eval()
     for name in ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"):
         setattr(model.generation_config, name, None)
     made = []

@@ -65,7 +65,7 @@ FIELDS = {
     OutputOptions: 3,
     Grant: 5,
     RowFault: 2,
-    Capabilities: 13,
+    Capabilities: 14,
     Kernel: 3,
     Capacity: 10,
     WarmupPlan: 8,

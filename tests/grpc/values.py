@@ -145,6 +145,7 @@ capabilities = st.builds(
     quantize=plain,
     proposals=small,
     whole_images=st.booleans(),
+    whole_prompts=st.booleans(),
 )
 infos = st.builds(ShardInfo, plain, plain, plain, plain, st.tuples(small, small), capabilities)
 plans = st.builds(

@@ -58,6 +58,14 @@ def test_tokens_are_the_processors(media: MediaProcessing, directory: Path) -> N
         assert inside.count(processor.placeholder_id) == num_tokens(item)
 
 
+def test_spans_of_images_that_layers_look_at(tmp_path: Path) -> None:
+    """All tokens of the prompt depend on each of its images: also those before it attend to it."""
+    media = MediaProcessing(save_model("mllama", tmp_path / "mllama"))
+    made = tokens(media, "See <|image|> and <|image|>, too")
+    media.close()
+    assert made.spans == ((0, len(made.ids)),) * 2
+
+
 def test_features_are_kept(media: MediaProcessing, directory: Path) -> None:
     """Features are computed once; evicted ones are computed anew, with the same result."""
     first = media.features(PICTURES)

@@ -94,10 +94,11 @@ def device(
     **options: Any,
 ) -> Device:
     """A device with a pool of its own; `without` features or with another `mixing` it declares less; it pads to `takes`. `observe_drafts`
-    as for the scheduler. With `whole_images`, it cannot cut images."""
-    takes, observe, whole = options.pop("takes", ()), options.pop("observe_drafts", None), options.pop("whole_images", False)
+    as for the scheduler. With `whole_images`, it cannot cut images; with `whole_prompts`, no prompts."""
+    takes, observe = options.pop("takes", ()), options.pop("observe_drafts", None)
+    whole = {name: options.pop(name, False) for name in ("whole_images", "whole_prompts")}
     info, server, session = shard(tokenizer, **options)
-    capabilities = replace(info.capabilities, whole_images=whole)
+    capabilities = replace(info.capabilities, **whole)
     capacity: Capacity = replace(server.warmup(plan or WarmupPlan(max_row_tokens=256), quiet), takes=takes)
     return Device(Scheduler(capabilities, capacity, chosen, clock, observe), server, session)
 

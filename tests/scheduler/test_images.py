@@ -1,6 +1,8 @@
-"""Images that must run whole: no step ends inside one, and none waits forever."""
+"""Images and prompts that must run whole: no step ends inside one, and none waits forever."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from tgi_core.scheduler import GenerationRequest
 from tgi_core.scheduler.prefill_budget import image_left, keep_images_whole
 from tgi_core.scheduler.prefix import ImageSpan
 from tgi_core.tokenizer import Tokenizer
+from tgi_core.wire.types import Prefill
 
 STEP = 24
 PLAN = WarmupPlan(max_rows=16, max_row_tokens=256, max_step_tokens=STEP, block_size=4)
@@ -90,6 +93,63 @@ def test_an_image_longer_than_a_step(demo_tokenizer: Tokenizer) -> None:
     one = device(demo_tokenizer, PLAN)
     one.scheduler.add(request(tokens, 2, image_spans=spans))
     one.run()
+
+
+prompts = st.lists(st.integers(3, 5), min_size=1, max_size=STEP).map(tuple)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(prompts, min_size=1, max_size=6), st.sampled_from([Mixing.EAGER, Mixing.NONE]), st.integers(20, 200))
+def test_no_step_cuts_a_prompt(demo_tokenizer: Tokenizer, drawn: list[tuple[int, ...]], mixing: Mixing, blocks: int) -> None:
+    """Also after its row was preempted: the prompt runs again whole, and the answer after it in chunks. Every request gets the tokens that
+    it gets alone."""
+    one = device(demo_tokenizer, replace(PLAN, num_blocks=blocks), whole_prompts=True, mixing=mixing)
+    wanted = {one.scheduler.add(made): made for made in (request(tokens, 40, whole_prompt=True) for tokens in drawn)}
+    run_whole(one)
+    assert {key: one.tokens[key] for key in wanted} == {key: alone(demo_tokenizer, made) for key, made in wanted.items()}
+
+
+def test_rows_with_whole_prompts_are_preempted(demo_tokenizer: Tokenizer) -> None:
+    """Of rows that outgrow the cache, some begin again: with a whole prompt, and an answer that does not fit in the same step."""
+    one = device(demo_tokenizer, replace(PLAN, num_blocks=20), whole_prompts=True)
+    keys = [one.scheduler.add(request((5, number, 9) * 5, 40, whole_prompt=True)) for number in range(3)]
+    run_whole(one)
+    again = [each for turn in one.turns if isinstance(turn.launch, Prefill) for each in turn.launch.requests]
+    continued = [each.request for each in again if len(each.request.tokens) > each.request.prompt_len]
+    assert any(len(each.tokens) > STEP for each in continued)
+    assert all(each.cached + each.take >= each.prompt_len == 15 for each in continued)
+    assert one.ended.keys() == set(keys)
+
+
+def test_blocks_of_a_whole_prompt_serve_that_prompt_only(demo_tokenizer: Tokenizer) -> None:
+    """Another prompt that begins with it makes other keys and values of the same tokens."""
+    one, tokens = device(demo_tokenizer, PLAN, whole_prompts=True), tuple(range(3, 23))
+    hits = []
+    for each in (tokens, tokens, (*tokens, 5), tokens):
+        one.scheduler.add(request(each, 3, whole_prompt=True))
+        run_whole(one)
+        hits.append(one.scheduler.snapshot.hit_tokens)
+    assert hits == [0, 16, 16, 32]
+
+
+def test_a_whole_prompt_longer_than_a_step(demo_tokenizer: Tokenizer) -> None:
+    """It is refused."""
+    scheduler = device(demo_tokenizer, PLAN, whole_prompts=True).scheduler
+    scheduler.add(request((5,) * STEP, 20, whole_prompt=True))
+    with pytest.raises(ValueError, match=f"the prompt has {STEP + 1} tokens; it must have from 1 to {STEP}"):
+        scheduler.add(request((5,) * (STEP + 1), 20, whole_prompt=True))
+
+
+def test_a_whole_prompt_beside_decoding_rows(demo_tokenizer: Tokenizer) -> None:
+    """One as long as a step begins at once: the newest rows sit out for that step."""
+    one = device(demo_tokenizer, PLAN, whole_prompts=True)
+    rows = [one.scheduler.add(request((5, number, 9), 200, whole_prompt=True)) for number in range(10)]
+    for _ in range(20):
+        one.turn()
+    key = one.scheduler.add(request((5,) * STEP, 2, whole_prompt=True))
+    for _ in range(5):
+        one.turn()
+    assert key in one.ended and not one.ended.keys() & set(rows)
 
 
 def test_cuts() -> None:

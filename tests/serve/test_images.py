@@ -43,6 +43,25 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def paligemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same on a model whose prompts run whole, with memory for few rows."""
+    directory = save_model("paligemma", tmp_path_factory.mktemp("images") / "paligemma")
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    limits = ("--max-batch-prefill-tokens", "90", "--max-total-tokens", "256", "--kv-cache-tokens", "960")
+    with served(str(directory), "--backend", "cpu", "--dtype", "float32", *limits) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mllama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same on a model whose layers look at images."""
+    directory = save_model("mllama", tmp_path_factory.mktemp("images") / "mllama")
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", "<|image|>"))
+    with served(str(directory), "--backend", "cpu", "--dtype", "float32", "--max-batch-prefill-tokens", "40") as server:
+        yield server
+
+
 def url(data: bytes) -> str:
     """A `data:` URL."""
     return f"data:image/png;base64,{b64encode(data).decode()}"
@@ -89,6 +108,48 @@ def test_images_that_run_whole(gemma: ServerProcess) -> None:
     assert said(ask(gemma, words[1], pictures[1], max_tokens=60)) != alone[1]
 
 
+def test_prompts_that_run_whole(paligemma: ServerProcess) -> None:
+    """Many requests with images and without get the answers that each gets alone, also if rows are preempted and the shard is killed while
+    they run. A prompt is found in the cache as a whole, and one that does not fit in a step is refused."""
+    pictures = [encoded(image(seed)) for seed in range(4)]
+    alone = [said(ask(paligemma, f"Number {n}", *pictures[:n], max_tokens=120)) for n in range(4)]
+    again, longer = (ask(paligemma, words, *pictures[:3], max_tokens=5) for words in ("Number 3", "Number 3, longer"))
+    assert cached(again) >= 48 and cached(longer) == 0
+    long = ask(paligemma, "and so on, " * 40)
+    assert long.status_code == 422 and "must have less than 90 tokens" in long.json()["error"]["message"]
+    [shard] = shards(paligemma.child.pid)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(ask, paligemma, f"Number {n % 4}", *pictures[: n % 4], max_tokens=120) for n in range(24)]
+        wait_until(lambda: re.search(r"^tgi_batch_current_size [1-9]", metrics(paligemma), re.MULTILINE))
+        os.kill(shard, signal.SIGKILL)
+        assert [said(each.result()) for each in asked] == [alone[n % 4] for n in range(24)]
+    assert shard not in shards(paligemma.child.pid)
+
+
+def metrics(server: ServerProcess) -> str:
+    """The text of its metrics."""
+    return httpx.get(f"{server.url}/metrics").text
+
+
+def test_images_that_layers_look_at(mllama: ServerProcess) -> None:
+    """Many requests with images, in chunks, and without, get the answers that each gets alone, also if the shard is killed while they run.
+    A prefix is found in the cache only if all images of the prompt are the same, since also tokens before them attend to them."""
+    pictures = [encoded(image(seed, 40 + 20 * seed, 33)) for seed in range(4)]
+    words = [f"Number {n}, " + "and so on, " * (n + 1) for n in range(4)]
+    alone = [said(ask(mllama, words[n], *pictures[:n], max_tokens=60)) for n in range(4)]
+    longer, other = (ask(mllama, words[2] + "!", *shown) for shown in (pictures[:2], pictures[1:3]))
+    assert cached(longer) >= 16 and cached(other) == 0
+    chosen = ask(mllama, "Choose", pictures[0], response_format={"type": "regex", "value": "[ab]{3}"}, ignore_eos=False)
+    assert re.fullmatch("[ab]{3}", said(chosen))
+    [shard] = shards(mllama.child.pid)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(ask, mllama, words[n % 4], *pictures[: n % 4], max_tokens=60) for n in range(24)]
+        wait_until(lambda: re.search(r"^tgi_batch_current_size [1-9]", metrics(mllama), re.MULTILINE))
+        os.kill(shard, signal.SIGKILL)
+        assert [said(each.result()) for each in asked] == [alone[n % 4] for n in range(24)]
+    assert shard not in shards(mllama.child.pid)
+
+
 def test_both_forms_give_the_same_tokens(server: ServerProcess) -> None:
     """A chat, and Markdown in a prompt that is the rendered chat."""
     one = encoded(image(3))
@@ -120,7 +181,7 @@ def test_a_killed_shard(server: ServerProcess) -> None:
     [shard] = shards(server.child.pid)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask, server, f"Number {n}", picture, max_tokens=300) for n, picture in enumerate(pictures)]
-        wait_until(lambda: re.search(r"^tgi_batch_current_size [1-9]", httpx.get(f"{server.url}/metrics").text, re.MULTILINE))
+        wait_until(lambda: re.search(r"^tgi_batch_current_size [1-9]", metrics(server), re.MULTILINE))
         os.kill(shard, signal.SIGKILL)
         assert [said(each.result()) for each in asked] == alone
     assert shard not in shards(server.child.pid)

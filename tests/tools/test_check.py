@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from tests.engine.gguf_files import write_gguf
+from tests.engine.image_models import save_model
 from tests.engine.tiny_models import save_tiny, silent
 from tests.hub.conftest import Run
 from tests.hub.fake_hub import FakeHub
@@ -73,6 +74,16 @@ def test_a_plan_is_what_a_load_takes(model_type: str, dtype: str, tmp_path: Path
         assert memory(expected, part) == memory(capacity, part)
     assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
     assert memory(expected, "activations") == memory(capacity, "activations")
+
+
+@pytest.mark.parametrize("family", ["paligemma", "paligemma2"])
+def test_prompts_that_see_their_own_future_are_planned(family: str, tmp_path: Path) -> None:
+    """With the attention that lets them, and blocks for all positions also of layers with a window."""
+    model = save_model(family, tmp_path / "model")
+    (planned, expected), (found, capacity) = (opened(model, loaded, dtype="float32") for loaded in (False, True))
+    assert planned.whole_prompts and found.whole_prompts and expected.groups == capacity.groups
+    names = [{kernel.name for kernel in each.kernels if kernel.part == "attention"} for each in (planned, found)]
+    assert names == [{"torch"}, {"torch"}]
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "qwen3", "mistral"])

@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 8)
+API_VERSION = (1, 9)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -198,7 +198,8 @@ class Capabilities:
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
     empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the most
     tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator. `whole_images` (since 1.8): tokens of an image see each
-    other, so the core never lets a step end between two of them.
+    other, so the core never lets a step end between two of them. `whole_prompts` (since 1.9): the same of the first `Request.prompt_len`
+    tokens of a row; those that follow see what precedes them.
     """
 
     features: frozenset[Feature]
@@ -214,6 +215,7 @@ class Capabilities:
     quantize: str = ""
     proposals: int = 0
     whole_images: bool = False
+    whole_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tgi_core.backend import (
 from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.runner import Runner, TakesImages
+from tgi_core.engine.runner import Runner, SeesWholePrompts, TakesImages
 from tgi_core.engine.sampler import FIELDS
 
 _FEATURES = frozenset({Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TENSOR_PARALLEL, Feature.TOP_N})
@@ -63,6 +63,7 @@ class BaseSession(ABC):
             kernels=kernels + runner.kernels + fp8,
             cache_dtype=asked,
             whole_images=isinstance(runner, TakesImages) and runner.whole_images,
+            whole_prompts=isinstance(runner, SeesWholePrompts) and runner.whole_prompts,
         )
         self._capacity: Capacity | None = None
         self._tracker: BatchTracker | None = None

@@ -29,7 +29,7 @@ def allow_drafts(runner: Runner, exact: bool) -> Kernel:
         return Kernel(PART, "run")
     if not isinstance(runner, PagedRunner):
         return Kernel(PART, "none", "a row's cache is the model's own, which cannot be rolled back")
-    reason = CANNOT_GO_BACK if runner.stateful else _refusal(runner, exact)
+    reason = CANNOT_GO_BACK if runner.stateful else runner.drafts_refusal or _refusal(runner, exact)
     if reason:
         return Kernel(PART, "none", reason)
     runner.features |= {Feature.SPECULATION}

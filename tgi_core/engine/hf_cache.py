@@ -48,9 +48,9 @@ class HFCacheModel:
         name = cache_name(self.model)
         return {name: DynamicCache(config=text_config(self.model.config))} if name else {}
 
-    def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> Tensor:
-        """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`."""
-        arguments = self._arguments(tokens, start, cache, keep)
+    def run(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int, **more: Tensor) -> Tensor:
+        """Logits [keep, vocabulary] of the last `keep` of tokens start…; changes `cache`. The model gets `more` if it takes that."""
+        arguments = self._arguments(tokens, start, cache, keep) | more
         output = self.model(**{name: value for name, value in arguments.items() if name in self._takes})
         self._update(cache, output)
         logits: Tensor = output.logits[0, -keep:]

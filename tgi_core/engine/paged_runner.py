@@ -36,6 +36,10 @@ class PagedRunner(ABC):
     """Blocks of the cache besides those of rows."""
     stateful = False
     """Whether rows have states besides blocks, so that steps depend on more than their tensors and cannot be undone."""
+    whole_prompts = False
+    """See `Capabilities`."""
+    drafts_refusal = ""
+    """Why rows cannot run drafts, if that is known of the model."""
     enqueued = True
     """Whether a step only enqueues, and follows from its tensors alone; see `CapturableRunner`."""
 
@@ -60,8 +64,9 @@ class PagedRunner(ABC):
         self._separates = False
 
     def separate_windows(self) -> None:
-        """See `SeparatesWindows`. Another cache's blocks are those of the group that keeps all positions."""
-        self._separates = self.beside is None or not all(shape.window for shape in self.layers)
+        """See `SeparatesWindows`. Another cache's blocks are those of the group that keeps all positions, and a prompt that sees all of
+        itself does so through windows."""
+        self._separates = not self.whole_prompts and (self.beside is None or not all(shape.window for shape in self.layers))
 
     @property
     def captures_prompts(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -12,7 +13,7 @@ from tgi_core.backend import Feature, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
 from tgi_core.engine.attention.interface import AttentionParameters, use_attention
-from tgi_core.engine.attention.metadata import StepMetadata
+from tgi_core.engine.attention.metadata import StepMetadata, see_prompts
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
@@ -59,6 +60,7 @@ class RaggedRunner(PagedRunner):
     ) -> None:
         super().__init__(layers, shape, kit, provider, agree)
         self._call, self._adapters = call, adapters
+        self.whole_prompts = call.whole_prompts
         self.images: PromptImages | None = None
         """What requests with images need; None: there can be none."""
         self.whole_images = False
@@ -77,6 +79,7 @@ class RaggedRunner(PagedRunner):
     def refuse_images(self) -> None:
         """See `TakesImages`."""
         self.images, self.whole_images = None, False
+        self.shape, self.drafts_refusal = replace(self.shape, image_bytes=0), ""
         self.features -= {Feature.MEDIA}
 
     def forward(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
@@ -96,6 +99,8 @@ class RaggedRunner(PagedRunner):
         positions = None if self.images is None else self.images.positions(step)
         if positions is None:
             positions = step.positions.unsqueeze(0)
+        if self.whole_prompts:
+            see_prompts(step)
         with use_attention(RaggedStep(self._cache_in_use(), step, self.provider)), self._adapters.rows(step), images:
             return run(step.input_ids.unsqueeze(0), positions, keep)
 

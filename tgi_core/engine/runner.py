@@ -192,6 +192,15 @@ class TakesImages(Protocol):
 
 
 @runtime_checkable
+class SeesWholePrompts(Protocol):
+    """A runner of models of which some let tokens of a prompt see each other."""
+
+    @property
+    def whole_prompts(self) -> bool:
+        """See `Capabilities`."""
+
+
+@runtime_checkable
 class CountsCompiles(Protocol):
     """A runner of compiled programs."""
 

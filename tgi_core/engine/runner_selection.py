@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
-from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.provider import SEES_NOTHING_AHEAD, AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
-from tgi_core.engine.comparison import MODEL_ERRORS, Agree, relative_difference
+from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.device import DeviceKit, attention_refusal
-from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
+from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
-from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images
+from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images, refused
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
-from tgi_core.engine.models.build import ModelSource, shape_of
+from tgi_core.engine.models.build import ModelSource, ids_without_logits, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.loading import tied_groups
@@ -38,13 +38,12 @@ from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.state_runner import StateRunner
+from tgi_core.engine.whole_prompts import answers_apart, prompt_and_answer_logits, sees_whole_prompts
 from tgi_core.errors import one_line
 
 _log = logging.getLogger("tgi_core.engine")
 
-_APART = 0.02
-"""Relative difference of logits above which a model is held to compute an answer otherwise than a prompt. ProphetNet's differ by 0.007, and
-its tokens are the same; those of a model whose prompts see all of themselves, such as PaliGemma, differ by half."""
+_WHOLE_PROMPTS = "model type {!r} cannot be run, since tokens of its prompts see those after them"
 
 
 def select_runner(
@@ -62,16 +61,19 @@ def select_runner(
     # for one token, rank 16, 576 → 1536), and adapters are small.
     adapters = Adapters(model, files, torch.float32, kit.device)
     shape = shape_of(model, source.dtype)
-    expected = expected_logits(model, adapters, probe_ids(shape.vocab_size))
+    whole_prompts = sees_whole_prompts(model, probe_ids(shape.vocab_size))
+    if whole_prompts and (collectives is not None or kit.queue() is not None):
+        raise InvalidModel(f"{_WHOLE_PROMPTS.format(model.config.model_type)}: this engine runs them on CPUs, with one rank")
+    expected = expected_logits(model, adapters, probe_ids(shape.vocab_size), whole_prompts)
     adapters.pack(kit.lora_kernel)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
-    images = plan_images(model, source.directory)
+    images = plan_images(model, source.directory, whole_prompts)
     # elsewhere images are refused, and text needs no such attention
     sees_ahead = isinstance(images, ImageCheck) and images.sees_ahead and collectives is None and kit.queue() is None
     while True:
         try:
-            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead)
-            told = offer_images(runner, runner.model, images) if isinstance(images, ImageCheck) else images
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead, whole_prompts)
+            told = offer_images(runner, runner.model, images, kit.free_bytes()) if isinstance(images, ImageCheck) else images
             if told is not None:
                 runner.kernels = (*runner.kernels, told)
             return runner, runner.shape
@@ -79,18 +81,25 @@ def select_runner(
             if drop_head_shards(model):
                 _log.info("%s: every rank computes all heads: %s", model.config.model_type, reason)
                 continue
+            if whole_prompts:
+                raise InvalidModel(f"{_WHOLE_PROMPTS.format(model.config.model_type)}: {one_line(reason)}") from reason
             _log.info("%s computes attention by itself, row by row: %s", model.config.model_type, reason)
             why_own = one_line(reason)
             break
     adapters.remove(model)
     model.set_attn_implementation(source.attention(model))
     adapters.install(model)
-    return _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+    shape = replace(shape, vocab_size=shape.vocab_size - ids_without_logits(model))
+    own, shape = _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+    if images is not None:
+        told = images if isinstance(images, Kernel) else refused(model, f"this engine does not compute its attention: {why_own}")
+        own.kernels = (*own.kernels, told)
+    return own, shape
 
 
 def _row_by_row(
     model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
-) -> tuple[Runner, ModelShape]:
+) -> tuple[RowRunner | HFCacheRunner, ModelShape]:
     """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
     own cache, or without one; the same on all ranks. Raises InvalidModel."""
     if adds_tokens(model):
@@ -107,7 +116,7 @@ def _row_by_row(
         reason = f"{reason}; {one_line(error)}"
     # Over the whole row in every step, only if that is what `generate` computes: a prompt that sees all of itself, but none of the answer,
     # is computed otherwise.
-    for cached in (True,) if _answers_apart(model, probe_ids(shape.vocab_size)) else (True, False):
+    for cached in (True,) if answers_apart(model, probe_ids(shape.vocab_size)) else (True, False):
         own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached)
         try:
             check_runner(own, expected if cached else _without_later_tokens(model, adapters, expected), OWN_CACHE_CHUNKS)
@@ -117,21 +126,6 @@ def _row_by_row(
             _log.warning("%s: not %s: %s", model.config.model_type, own.kernels[0].name, last)
             reason = f"{reason}; {last}"
     raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {last}")
-
-
-def _answers_apart(model: PreTrainedModel, ids: list[int]) -> bool:
-    """Whether decoding the last token with the model's cache gives other logits than a run over all tokens."""
-    by_cache, last = HFCacheModel(model), len(ids) - 1
-    cache = by_cache.new_cache()
-    try:
-        with torch.inference_mode():
-            by_cache.run(ids[:last], 0, cache, 1)
-            if not any(value is not None for value in cache.values()):
-                return False
-            decoded = by_cache.run(ids, last, cache, 1)
-    except MODEL_ERRORS:
-        return False
-    return relative_difference(decoded.float(), plain_logits(model, ids)[-1:].float()) > _APART
 
 
 def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
@@ -154,12 +148,13 @@ def _ragged(
     adapters: Adapters,
     agree: Agree,
     sees_ahead: bool,
+    whole_prompts: bool,
 ) -> RaggedRunner:
     """The ragged engine, self-checked with the model's own modules, then with the device's linear kernels and the adapters: those are kept
     if they pass as well."""
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets only some of a step's tokens")
-    call, seen_layers = use_ragged_attention(model, agree)
+    call, seen_layers = use_ragged_attention(model, agree, whole_prompts)
     if call.states is not None and (inside := adapters.inside(call.states.layers)):
         raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
@@ -174,7 +169,7 @@ def _ragged(
     except MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         model = source.build(progress)
-        call, _ = use_ragged_attention(model, agree)
+        call, _ = use_ragged_attention(model, agree, whole_prompts)
         adapters.install(model)
         kernels = (*runner.kernels, Kernel("linear", "transformers' own", one_line(reason)))
         runner = type(runner)(call, runner.layers, shape, kit, runner.provider, adapters, agree)
@@ -218,7 +213,7 @@ def _with_attention(
 ) -> RaggedRunner:
     """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
 
-    `sees_ahead`: preferably one with which tokens of an image can see each other. Logs rejections.
+    `sees_ahead`: preferably one with which tokens of an image can see each other; those of a prompt must if they do. Logs rejections.
     Raises the last self-check's error, or Unsupported.
     """
     failures: list[Exception] = []
@@ -228,8 +223,8 @@ def _with_attention(
         return new(call, tuple(seen.shapes), shape, kit, provider, adapters, agree)
 
     def refusal(provider: AttentionProvider) -> str:
-        if sees_ahead and not provider.sees_ahead:
-            return "tokens of an image cannot see each other"
+        if (sees_ahead or call.whole_prompts) and not provider.sees_ahead:
+            return SEES_NOTHING_AHEAD
         reason = attention_refusal(provider, seen.layers, shape.dtype, kit)
         if agree(int(not reason)):
             try:
@@ -279,13 +274,20 @@ def adds_tokens(model: PreTrainedModel) -> bool:
     return prepared is not None and prepared.shape[1] > ids.shape[1]
 
 
-def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int]) -> Expected:
-    """The reference of the self-check: the model's logits without an adapter, and with some of them. Raises InvalidModel."""
+def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int], whole_prompts: bool = False) -> Expected:
+    """The reference of the self-check: the model's logits without an adapter, and with some of them. With `whole_prompts`, the tokens of
+    the check's first chunk are a prompt, and see each other. Raises InvalidModel."""
+
+    def logits() -> Tensor:
+        return prompt_and_answer_logits(model, ids, RAGGED_CHUNKS[0]) if whole_prompts else plain_logits(model, ids)
+
     with adapters.watched(model, len(ids)):
         expected: Expected = {None: plain_logits(model, ids)}
+    if whole_prompts:
+        expected[None] = logits()
     adapters.install(model)
     for name in adapters.to_check():
         with adapters.whole(name):
-            expected[name] = plain_logits(model, ids)
+            expected[name] = logits()
     adapters.remove(model)
     return expected

@@ -71,9 +71,9 @@ def check_runner(runner: SelfCheckable, expected: Expected, chunks: tuple[int, .
 
 
 def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, chunks: tuple[int, ...]) -> None:
-    """Run the probe tokens in chunks, together with a row without an adapter, and the last chunk alone."""
+    """Run the probe tokens in chunks, the first of which is the prompt, with a row without an adapter, and the last chunk alone."""
     ids = probe_ids(expected.shape[-1])
-    row, other = _probe_row(1, ids, adapter), _probe_row(2, ids[::-1])
+    row, other = _probe_row(1, ids, chunks[0], adapter), _probe_row(2, ids[::-1], chunks[0])
     runner.use_probe_cache()
     start, found = 0, []
     for take in chunks:
@@ -83,10 +83,11 @@ def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, 
         )  # the next step may write to the same memory
         start += take
     runner.release()
-    difference = relative_difference(torch.stack(found).to(expected.device), expected[torch.tensor(chunks).cumsum(0) - 1])
+    logits = torch.stack(found).to(expected.device)[:, : expected.shape[1]]  # ids that only prompts have follow
+    difference = relative_difference(logits, expected[torch.tensor(chunks).cumsum(0) - 1])
     if not runner.agree(int(difference <= tolerance(runner.shape.dtype, runner.cache_dtype))):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their norm")
 
 
-def _probe_row(id: int, tokens: list[int], adapter: str | None = None) -> RowState:
-    return RowState(Request(id, tuple(tokens), len(tokens), 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))
+def _probe_row(id: int, tokens: list[int], prompt: int, adapter: str | None = None) -> RowState:
+    return RowState(Request(id, tuple(tokens), prompt, 0, ((id,),), 1, adapter=adapter), tokens, 0, ([id],))

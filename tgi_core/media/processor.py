@@ -14,7 +14,9 @@ from tgi_core.errors import one_line
 from tgi_core.media.errors import ImageRejected
 from tgi_core.media.features import ImageFeatures
 
-_TEXT_FIELDS = frozenset({"input_ids", "attention_mask"})
+LOOKED_AT = "cross_attention_mask"
+"""What the processor makes if layers of the model look at images: which tokens see which tiles. Features have a row for their image."""
+_TEXT_FIELDS = frozenset({"input_ids", "attention_mask", "labels"})
 
 
 class NoProcessor(Exception):
@@ -44,7 +46,10 @@ class MediaProcessor:
         """The features of one image. Raises ImageRejected."""
         made = self._run(self.placeholder, [image], special=False)
         count = int(np.count_nonzero(made["input_ids"] == self.placeholder_id))
-        return ImageFeatures(count, {name: value for name, value in made.items() if name not in _TEXT_FIELDS})
+        tensors = {name: value for name, value in made.items() if name not in _TEXT_FIELDS}
+        if LOOKED_AT in tensors:
+            tensors[LOOKED_AT] = np.ascontiguousarray(tensors[LOOKED_AT][:, -1:])
+        return ImageFeatures(count, tensors)
 
     def ids(self, text: str, images: Sequence[Image.Image], special: bool) -> tuple[int, ...]:
         """The token ids of a text with a placeholder per image; `special`: with the tokens that the tokenizer adds. Raises

@@ -12,7 +12,7 @@ from pathlib import Path
 from tgi_core.media.decoding import decode_image
 from tgi_core.media.errors import ImageRejected
 from tgi_core.media.messages import Answer, Job
-from tgi_core.media.processor import MediaProcessor
+from tgi_core.media.processor import LOOKED_AT, MediaProcessor
 from tgi_core.workers.serving import serve
 
 SECONDS = 60.0
@@ -35,7 +35,10 @@ def process(processor: MediaProcessor, job: Job) -> Answer:
         if not job.texts:
             return Answer((), (), items)
         ids = processor.ids(_joined(job.texts, len(images), processor.placeholder), images, job.special)
-        return Answer(ids, _spans(ids, processor.placeholder_id, [each.tokens for each in features]), items)
+        spans = _spans(ids, processor.placeholder_id, [each.tokens for each in features])
+        if any(LOOKED_AT in each.tensors for each in features):
+            spans = ((0, len(ids)),) * len(spans)  # also tokens before an image attend to it
+        return Answer(ids, spans, items)
     except ImageRejected as error:
         return Answer((), (), (), str(error))
     except MemoryError:

@@ -27,7 +27,7 @@ class Api(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize", "proposals", "whole_images")
+    __slots__ = ("features", "sampling", "block_sizes", "mixing", "determinism", "vocab_size", "max_positions", "adapters", "kernels", "cache_dtype", "quantize", "proposals", "whole_images", "whole_prompts")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class Capabilities(_message.Message):
     QUANTIZE_FIELD_NUMBER: _ClassVar[int]
     PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     WHOLE_IMAGES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     sampling: _containers.RepeatedScalarFieldContainer[str]
     block_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -54,7 +55,8 @@ class Capabilities(_message.Message):
     quantize: str
     proposals: int
     whole_images: bool
-    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., proposals: _Optional[int] = ..., whole_images: bool = ...) -> None: ...
+    whole_prompts: bool
+    def __init__(self, features: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Iterable[str]] = ..., block_sizes: _Optional[_Iterable[int]] = ..., mixing: _Optional[str] = ..., determinism: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., cache_dtype: _Optional[str] = ..., quantize: _Optional[str] = ..., proposals: _Optional[int] = ..., whole_images: bool = ..., whole_prompts: bool = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("part", "name", "reason")

@@ -59,7 +59,8 @@ class Policy:
         self._options = options
         self.chunking = Feature.CHUNKED_PREFILL in capabilities.features
         self.mixing = capabilities.mixing is not Mixing.NONE
-        self.whole_images = capabilities.whole_images
+        self.whole_prompts = capabilities.whole_prompts
+        self.whole_images = capabilities.whole_images or self.whole_prompts
         self.max_step_tokens = capacity.max_step_tokens
         """Lowered after the device ran out of memory."""
         self.faults = FaultAttribution(capacity.max_rows)
@@ -269,6 +270,15 @@ class Policy:
         room.tokens = more - plan.tokens
         room.computed = max(room.computed, room.tokens)
 
+    def _make_room_for_newcomer(
+        self, running: dict[int, Sequence], queue: WaitingQueue, plan: StepPlan, room: PrefillBudget
+    ) -> None:
+        """The same for the first request that waits, if it would then begin."""
+        first = next(iter(queue))
+        missing = image_left(0, first.request.image_spans) - room.tokens
+        if (plan.empty or missing <= len(plan.decoding)) and self._has_room(first, len(running)):
+            self._make_room_for_image(first, room, plan)
+
     def _kept_for_newcomers(self, room: PrefillBudget, running: dict[int, Sequence], queue: WaitingQueue) -> int:
         """Return the tokens that long prompts leave to requests that have not begun, if the first of those fits."""
         first = next(iter(queue), None)
@@ -306,6 +316,8 @@ class Policy:
         rows = min(rows, self.faults.room(running.values()))
         if not running and not self.chunking:  # a prompt that cannot be chunked must not wait forever because the budget is small
             room = self._room(self._capacity.max_step_tokens, self._capacity.max_step_tokens)
+        if self.whole_images and rows > 0 and queue:
+            self._make_room_for_newcomer(running, queue, plan, room)
         waiting: list[Sequence] = []
         for sequence in queue.first(rows + LOOK_AHEAD):
             if rows <= 0 or room.full:

@@ -27,6 +27,14 @@ class ImageSpan:
     digest: bytes
 
 
+def span_of_all(tokens: Sequence[int], images: Sequence[ImageSpan]) -> ImageSpan:
+    """Return a span over all tokens of a prompt, which stands for these tokens and images."""
+    digest = blake2b(array("q", tokens).tobytes(), digest_size=_DIGEST)
+    for image in images:
+        digest.update(image.digest)
+    return ImageSpan(0, len(tokens), digest.digest())
+
+
 class Entry:
     """A block with known content. `holders` is the number of rows that use it."""
 

@@ -87,7 +87,8 @@ class Scheduler:
     def limits(self) -> Limits:
         """Maximum length of a prompt, and of a prompt plus generated tokens, for one request."""
         policy, memory = self._policy, self.memory
-        return Limits.of(self._capacity, memory.longest, memory.longest_prompt, policy.chunking, policy.whole_images)
+        chunking = policy.chunking and not policy.whole_prompts
+        return Limits.of(self._capacity, memory.longest, memory.longest_prompt, chunking, policy.whole_images)
 
     @property
     def snapshot(self) -> Snapshot:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tgi_core.backend import Capacity, OutputOptions, Request, RowFaultKind, Sampling
 from tgi_core.blocks import UNLIMITED
 from tgi_core.grammar import Cost, Grammar
-from tgi_core.scheduler.prefix import ImageSpan
+from tgi_core.scheduler.prefix import ImageSpan, span_of_all
 from tgi_core.wire.types import ShardRequest, Stopping
 
 
@@ -38,7 +38,8 @@ class GenerationRequest(ShardRequest):
 
     Until then, the tokens of `request` are the prompt, it has no blocks, and its id and take are 0. Sampling has a seed even if the
     client gave none. `grammar_cost` is the cost of compiling the grammar. `prediction`: tokens that the client expects in the answer.
-    `image_spans`: where the images are among the tokens.
+    `image_spans`: where the images are among the tokens; one over all of them if tokens of a prompt see each other
+    (`Capabilities.whole_prompts`), so that no step ends inside it, and its blocks serve no other prompt.
     """
 
     grammar_cost: Cost | None = None
@@ -60,8 +61,11 @@ class GenerationRequest(ShardRequest):
         prediction: tuple[int, ...] = (),
         images: tuple[bytes, ...] = (),
         image_spans: tuple[ImageSpan, ...] = (),
+        whole_prompt: bool = False,
     ) -> GenerationRequest:
-        """Create the request of a prompt."""
+        """Create the request of a prompt; `whole_prompt`: its tokens see each other."""
+        if whole_prompt:
+            image_spans = (span_of_all(input_ids, image_spans),)
         request = Request(0, input_ids, len(input_ids), 0, (), 0, sampling, want, adapter=adapter)
         return cls(request, stopping, grammar, images, grammar_cost, scheduling, prediction, image_spans)
 

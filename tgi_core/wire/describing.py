@@ -172,6 +172,7 @@ def _encode_capabilities(capabilities: Capabilities) -> contract.Capabilities:
         quantize=capabilities.quantize,
         proposals=capabilities.proposals,
         whole_images=capabilities.whole_images,
+        whole_prompts=capabilities.whole_prompts,
     )
 
 
@@ -191,6 +192,7 @@ def _decode_capabilities(message: contract.Capabilities) -> Capabilities:
         quantize=message.quantize,
         proposals=message.proposals,
         whole_images=message.whole_images,
+        whole_prompts=message.whole_prompts,
     )
 
 

@@ -21,6 +21,10 @@ HEAD_SHARD = "tgi_head_shard"
 """The attribute of an attention module that computes some of its heads: a `sharing.HeadShard`."""
 
 
+CROSS = "tgi_cross"
+"""The attribute of an attention module whose keys and values are of images: a `media.cross.CrossLayer`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
     """The parameters of an attention call besides queries, keys and values.
@@ -82,8 +86,12 @@ def attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature: query [1, heads, tokens, width], likewise keys and values → [1, tokens, heads, width]."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    looks = getattr(module, CROSS, None)
+    if looks is not None:
+        return looks.attend(query[0], key[0], value[0], scaling).unsqueeze(0), None
     parameters = AttentionParameters(
-        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scaling=scaling,
         window=kwargs.get("sliding_window") or _limit(module, "sliding_attention", "sliding_window"),
         softcap=kwargs.get("softcap"),
         chunk=_limit(module, "chunked_attention", "attention_chunk_size"),

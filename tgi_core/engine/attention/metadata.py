@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgi_core.backend import InvalidRequest
 from tgi_core.backend.batch_tracker import RowInput
 
 
@@ -89,8 +90,9 @@ class StepMetadata:
     `slots` [tokens] are the tokens' slots in the cache, `begun` the blocks that the step begins but does not fill. `tables` [rows,
     blocks] are the blocks of all rows, padded with the null block. Providers cache in `shared` what their layers share within the step,
     plain torch in `masks`. `windowed` is the same step with the blocks of layers with a window, if those have a cache group of their
-    own. `spans` has, by the first flat token of a prefill row, the positions start…end − 1 of images whose tokens see each other; only
-    providers that say `sees_ahead` know it.
+    own. `spans` has, by the first flat token of a prefill row, the positions start…end − 1 of images whose tokens see each other, and
+    `prompts` the length of the row's prompt if its tokens do, also those that a window hides; only providers that say `sees_ahead` know
+    them.
     """
 
     order: list[RowInput]
@@ -107,6 +109,7 @@ class StepMetadata:
     arrays_built: StepArrays | None = None
     windowed: StepMetadata | None = None
     spans: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    prompts: dict[int, int] = field(default_factory=dict)
 
     def arrays(self) -> StepArrays:
         """The step as kernels read it; copied to the device once, at the first call."""
@@ -145,6 +148,7 @@ def build(
     ids = np.concatenate([np.asarray(row_input.tokens, np.int64) for row_input in order])
     ends, given_ids, given_positions = starts + takes, torch.from_numpy(ids).to(device), torch.from_numpy(positions).to(device)
     spans: dict[int, tuple[tuple[int, int], ...]] = {}
+    prompts: dict[int, int] = {}
 
     def in_group(group: int, windowed: StepMetadata | None = None) -> StepMetadata:
         tables = padded_tables(order, block_size, group, windows[group])
@@ -169,9 +173,21 @@ def build(
             ),
             windowed=windowed,
             spans=spans,
+            prompts=prompts,
         )
 
     return in_group(0, in_group(1) if len(windows) > 1 else None)
+
+
+def see_prompts(step: StepMetadata) -> None:
+    """Let tokens of each prompt in a step see each other. Raises InvalidRequest if the step ends inside one."""
+    for row_input, first in zip(step.order, step.cu_seqlens, strict=False):
+        request = row_input.row.request
+        if row_input.start < request.prompt_len:
+            if row_input.start + row_input.take < request.prompt_len:
+                why = f"request {request.id}: a step cuts its prompt, whose tokens see each other"
+                raise InvalidRequest(why, request_ids=(request.id,))
+            step.prompts[int(first)] = request.prompt_len
 
 
 def padded_tables(order: Sequence[RowInput], block_size: int, group: int = 0, window: int | None = None) -> np.ndarray:

@@ -23,6 +23,10 @@ class AttentionLayer:
     parameters: AttentionParameters
 
 
+SEES_NOTHING_AHEAD = "tokens cannot see those after them"
+"""Why a provider is rejected that does not say `sees_ahead`, where it must."""
+
+
 class AttentionProvider(Protocol):
     """One way to compute attention over the paged cache."""
 

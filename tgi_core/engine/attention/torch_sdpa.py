@@ -76,14 +76,14 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
     group = heads // kv_heads
     if group > 1:
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-    query, spans = query.unsqueeze(0), step.spans.get(row.start, ())
-    if row.past == 0 and not spans and _plain(parameters, length):
+    query, spans, prompt = query.unsqueeze(0), step.spans.get(row.start, ()), step.prompts.get(row.start, 0)
+    if row.past == 0 and not spans and not prompt and _plain(parameters, length):
         # SDPA skips what a causal mask hides: half of the work.
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling)[0].transpose(0, 1)
     key = ("prefill", row.start, parameters.window, parameters.chunk)
     if key not in step.masks:
         queries = torch.arange(row.past, length, device=query.device).unsqueeze(1)
-        visible = _visible(queries, torch.arange(length, device=query.device), parameters, spans)
+        visible = _visible(queries, torch.arange(length, device=query.device), parameters, spans, prompt)
         step.masks[key] = _additive(visible, query.dtype)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
     return scaled_attention(query, keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
@@ -104,8 +104,11 @@ def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     return movable(blocks).index_select(0, table).flatten(0, 1).view(blocks.dtype).to(dtype)
 
 
-def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters, spans: Sequence[tuple[int, int]] = ()) -> Tensor:
-    """The key positions that a query at a position sees: causal or in the same span, within its window, within its chunk."""
+def _visible(
+    queries: Tensor, keys: Tensor, parameters: AttentionParameters, spans: Sequence[tuple[int, int]] = (), prompt: int = 0
+) -> Tensor:
+    """The key positions that a query at a position sees: causal or in the same span, within its window, within its chunk; and those of a
+    prompt of so many tokens which is seen whole, if it is in it."""
     mask = keys <= queries
     for start, end in spans:
         mask = mask | ((keys >= start) & (keys < end) & (queries >= start) & (queries < end))
@@ -113,7 +116,7 @@ def _visible(queries: Tensor, keys: Tensor, parameters: AttentionParameters, spa
         mask = mask & (keys > queries - parameters.window)
     if parameters.chunk is not None:
         mask = mask & (keys >= queries // parameters.chunk * parameters.chunk)
-    return mask
+    return mask | ((keys < prompt) & (queries < prompt)) if prompt else mask
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

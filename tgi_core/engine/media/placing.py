@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -33,14 +34,55 @@ class _Prompt:
     """How far the positions of tokens after the prompt are from those of the tokens; None if it is not known yet."""
 
 
+class _Known(Protocol):
+    @property
+    def request(self) -> Request:
+        """The request that it is about."""
+
+
+Known = TypeVar("Known", bound=_Known)
+
+
+class KnownPrompts(Generic[Known]):
+    """What is known of requests with images, each of which is read once."""
+
+    def __init__(self, read: Callable[[Request], Known]) -> None:
+        self._read = read
+        self._found: dict[int, Known] = {}
+        """By request id."""
+
+    def find(self, request: Request) -> Known:
+        """What is known of a request. Raises ValueError if its images do not match its placeholders."""
+        found = self._found.get(request.id)
+        if found is not None and found.request is request:
+            return found
+        made = self._found[request.id] = self._read(request)
+        while len(self._found) > _MOST_ROWS:
+            del self._found[next(iter(self._found))]
+        return made
+
+
+def find_placeholders(request: Request, placeholder_id: int) -> tuple[np.ndarray, list[int]]:
+    """The positions of all placeholders in a prompt, and how many each image has. Raises ValueError if these do not match."""
+    placeholders = np.flatnonzero(np.asarray(request.tokens[: request.prompt_len]) == placeholder_id)
+    counts = [num_tokens(item) for item in request.media]
+    if sum(counts) != len(placeholders):
+        raise ValueError(f"its images have {sum(counts)} tokens, its prompt {len(placeholders)} placeholders")
+    return placeholders, counts
+
+
+def with_digests(items: Sequence[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Items of `Request.media`, each with its digest."""
+    return tuple((item, item_digest(item)) for item in items)
+
+
 class ImagesInPrompts:
     """Puts the embeddings of images into the steps of a model."""
 
     def __init__(self, tower: VisionTower, embedding: nn.Module, longest_ahead: int = 0) -> None:
         """`longest_ahead`: the longest run of an image's tokens that may see each other; 0 if none see ahead."""
         self.tower, self.longest_ahead = tower, longest_ahead
-        self._prompts: dict[int, _Prompt] = {}
-        """By request id."""
+        self._prompts = KnownPrompts(self._read)
         self._tokens: tuple[Tensor, Tensor] | None = None
         """The places of images' tokens in the running step, and their embeddings [1 + layers, tokens, hidden]."""
         embedding.register_forward_hook(self._replaced)
@@ -50,7 +92,7 @@ class ImagesInPrompts:
         """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
         placeholders: that must not fail the step."""
         try:
-            prompt = self._prompt(request)
+            prompt = self._prompts.find(request)
             for start, end in prompt.runs:
                 if end - start > self.longest_ahead:
                     raise ValueError(f"an image has {end - start} tokens in a row; up to {self.longest_ahead} can see each other")
@@ -93,7 +135,7 @@ class ImagesInPrompts:
     def _positions_of_row(self, row_input: RowInput) -> Tensor:
         """Positions [axes, taken tokens] of a row with images. Tokens after the prompt go on from the greatest position in it."""
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
-        known = self._prompt(request)
+        known = self._prompts.find(request)
         shift = known.shift
         if shift is not None and start >= request.prompt_len:
             return (torch.arange(start, end, device=self.tower.device) + shift).expand(_AXES, -1)
@@ -108,7 +150,7 @@ class ImagesInPrompts:
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
         if not request.media or start >= request.prompt_len:
             return
-        for item, key, positions in self._prompt(request).images:
+        for item, key, positions in self._prompts.find(request).images:
             inside = np.flatnonzero((positions >= start) & (positions < end))
             if len(inside):
                 rows = self.tower.embeddings(item, key)
@@ -120,30 +162,21 @@ class ImagesInPrompts:
         request = row_input.row.request
         if not request.media or not self.longest_ahead:
             return ()
-        spans = tuple(run for run in self._prompt(request).runs if run[0] < end and run[1] > start)
+        spans = tuple(run for run in self._prompts.find(request).runs if run[0] < end and run[1] > start)
         if spans and spans[-1][1] > end:
             why = f"request {request.id}: a step cuts an image, whose tokens see each other"
             raise InvalidRequest(why, request_ids=(request.id,))
         return spans
 
-    def _prompt(self, request: Request) -> _Prompt:
+    def _read(self, request: Request) -> _Prompt:
         """What is known of a request with images. Raises ValueError if they do not match its placeholders."""
-        found = self._prompts.get(request.id)
-        if found is not None and found.request is request:
-            return found
-        placeholders = np.flatnonzero(np.asarray(request.tokens[: request.prompt_len]) == self.tower.placeholder_id)
-        counts = [num_tokens(item) for item in request.media]
-        if sum(counts) != len(placeholders):
-            raise ValueError(f"its images have {sum(counts)} tokens, its prompt {len(placeholders)} placeholders")
+        placeholders, counts = find_placeholders(request, self.tower.placeholder_id)
         ends = np.cumsum(counts)
         images = tuple(
-            (item, item_digest(item), placeholders[end - count : end])
-            for item, end, count in zip(request.media, ends, counts, strict=True)
+            (item, key, placeholders[end - count : end])
+            for (item, key), end, count in zip(with_digests(request.media), ends, counts, strict=True)
         )
-        made = self._prompts[request.id] = _Prompt(request, images, tuple(runs(placeholders)) if self.longest_ahead else ())
-        while len(self._prompts) > _MOST_ROWS:
-            del self._prompts[next(iter(self._prompts))]
-        return made
+        return _Prompt(request, images, tuple(runs(placeholders)) if self.longest_ahead else ())
 
     def _replaced(self, module: nn.Module, args: Sequence[Tensor], output: Tensor) -> Tensor | None:
         if self._tokens is None:

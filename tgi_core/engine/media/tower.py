@@ -24,6 +24,8 @@ _KINDS = "mm_token_type_ids"
 """An argument that says for each token whether it is text (0) or of an image (1)."""
 _PER_TOKEN = "token_type_ids"
 """The same in other models; some mark with it what is not part of an answer, and their processors then mark no images."""
+SEEN_TILES = "cross_attention_mask"
+"""The argument that says which tokens see which tiles of the images, [1, tokens, images, tiles]. Features have a row for their image."""
 _PLACES, _LAYERS = "visual_pos_masks", "deepstack_visual_embeds"
 """Arguments of a language model that adds embeddings after its first layers: where, and a tensor [images' tokens, hidden] per layer."""
 
@@ -76,11 +78,21 @@ class VisionTower:
         if _PER_TOKEN in self._takes and _PER_TOKEN in images[0].tensors:
             marked = images[0].tensors[_PER_TOKEN].any()
             found[_PER_TOKEN] = ((ids == self.placeholder_id) & bool(marked)).to(torch.int64)
+        if SEEN_TILES in images[0].tensors:
+            found[SEEN_TILES] = self._seen_tiles(ids, images)
         for name in images[0].tensors:
-            if not name.endswith(_PER_TOKEN):
+            if not name.endswith((_PER_TOKEN, SEEN_TILES)):
                 value = torch.cat([torch.from_numpy(image.tensors[name]) for image in images]).to(self._model.device)
                 found[name] = value.to(self._model.dtype) if value.is_floating_point() else value
         return found
+
+    def _seen_tiles(self, ids: Tensor, images: Sequence[ImageFeatures]) -> Tensor:
+        tiles = [torch.from_numpy(image.tensors[SEEN_TILES][0, -1, 0]) for image in images]
+        seen = torch.zeros(*ids.shape, len(images), len(tiles[0]), dtype=torch.int64)
+        places = np.flatnonzero(ids[0].cpu().numpy() == self.placeholder_id).tolist()
+        for number, (place, end) in enumerate(zip(places, seen_until(places), strict=True)):
+            seen[0, place:end, number] = tiles[number]
+        return seen.to(ids.device)
 
     def positions(self, prompt: Sequence[int], items: Sequence[bytes]) -> Tensor:
         """Positions [axes, tokens] of a prompt with these images for rotary embeddings, of a model whose tokens have several."""
@@ -157,6 +169,16 @@ class VisionTower:
 def item_digest(item: bytes) -> bytes:
     """Identify an item of `Request.media`: 32 bytes."""
     return blake2b(item, digest_size=32).digest()
+
+
+def seen_until(places: Sequence[int]) -> list[int | None]:
+    """The first position that sees an image no longer, for images that layers look at and whose placeholders are at `places`: that of the
+    next image, but of images in a row, that of the one after them; None for the last."""
+    ends: list[int | None] = [*places[1:], None]
+    for number in range(len(places) - 2, -1, -1):
+        if ends[number] == places[number] + 1:
+            ends[number] = ends[number + 1]
+    return ends
 
 
 def runs(places: np.ndarray) -> list[tuple[int, int]]:

@@ -43,8 +43,11 @@ class ShapeRecorder:
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
 
 
-def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
-    """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
+def use_ragged_attention(
+    model: PreTrainedModel, agree: Agree = int, whole_prompts: bool = False
+) -> tuple[ModelCall, ShapeRecorder]:
+    """Route a model's attention to this engine; `whole_prompts`: tokens of a prompt see each other. Returns how to call it, and its layers
+    in call order. Raises NotRagged."""
     register()
     states, decoder = find_state_layers(model), language_model(model)
     if states is None and not getattr(decoder, "_supports_attention_backend", False):
@@ -54,7 +57,9 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
     decoder.set_attn_implementation(NAME)
-    call = ModelCall(model, states)
+    if whole_prompts:
+        _see_causally(decoder)
+    call = ModelCall(model, states, whole_prompts)
     padded = _skip_padding_check(model)
     try:
         seen = probe_forward(model, call)
@@ -78,6 +83,13 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
     _separate_head(model, call, agree)
     return call, seen
+
+
+def _see_causally(decoder: nn.Module) -> None:
+    """Let a language model ask for causal attention: which tokens of a step see ahead is then up to the engine."""
+    for module in decoder.modules():
+        if getattr(module, "is_causal", True) is False:
+            module.is_causal = True  # type: ignore[assignment]
 
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
-from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model, sees_images
+from tgi_core.engine.models.loading import CONFIG_ERRORS, load_model, looks_at_images, sees_images
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.quantization.stored import StoredWeights, open_weights
@@ -104,12 +104,19 @@ def shape_of(model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
     inner = getattr(config, "intermediate_size", None)
     return ModelShape(
         dtype=dtype,
-        vocab_size=int(config.vocab_size),
+        vocab_size=int(config.vocab_size) + ids_without_logits(model),
         max_positions=max_positions(model.config) or UNLIMITED_POSITIONS,
         hidden_size=hidden,
         intermediate_size=inner if isinstance(inner, int) else 4 * hidden,
         weight_bytes=sum({p.data_ptr(): p.numel() * p.itemsize for p in model.parameters()}.values()),
     )
+
+
+def ids_without_logits(model: PreTrainedModel) -> int:
+    """Number of ids at the end of the vocabulary that only prompts can have: the placeholders of images that layers look at."""
+    if not looks_at_images(model.config):
+        return 0
+    return max(0, int(model.get_input_embeddings().weight.shape[0]) - int(text_config(model.config).vocab_size))
 
 
 def _longrope_start(text: PretrainedConfig) -> int | None:

@@ -85,7 +85,13 @@ def sees_images(config: PretrainedConfig) -> bool:
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         return False
     model = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
-    return type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] is model
+    alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] is not model
+    return not alone or looks_at_images(config)
+
+
+def looks_at_images(config: PretrainedConfig) -> bool:
+    """Whether layers of its language model look at images through cross attention."""
+    return bool(getattr(config.get_text_config(), "cross_attention_layers", None))
 
 
 def language_model(model: PreTrainedModel) -> PreTrainedModel:

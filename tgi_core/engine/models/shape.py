@@ -26,15 +26,18 @@ class ModelShape:
     intermediate_size: int
     weight_bytes: int
     adapter_bytes: int = 0
+    image_bytes: int = 0
+    """Bytes of what is kept of images."""
     whole_head: bool = False
     token_bytes: int | None = None
     """Bytes of a token's intermediate activations in a step, if the runner knows them; its logits are then float32. None: estimated."""
 
     @property
     def weights(self) -> tuple[Memory, ...]:
-        """The memory of the weights, labelled with their dtype, and of the adapters."""
-        adapters = (Memory("adapters", self.adapter_bytes),) if self.adapter_bytes else ()
-        return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *adapters
+        """The memory of the weights, labelled with their dtype, of the adapters, and of images."""
+        others = (Memory("adapters", self.adapter_bytes), Memory("images", self.image_bytes))
+        kept = tuple(each for each in others if each.num_bytes)
+        return Memory(f"weights ({str(self.dtype).removeprefix('torch.')})", self.weight_bytes), *kept
 
     def activation_bytes(self, rows: int, step_tokens: int) -> int:
         """A step's memory besides weights and cache: hidden states, a layer's intermediate activations, and what sampling and prompt

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import Kernel, OpenOptions, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.attention.provider import SEES_NOTHING_AHEAD, AttentionProvider
 from tgi_core.engine.comparison import MODEL_ERRORS
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.encoder_decoder.opening import check_options, decoder_rules, new_runner
@@ -17,11 +18,12 @@ from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
+from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, rounding_of, tied_groups
+from tgi_core.engine.models.loading import build_empty, rounding_of, sees_images, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.models.states.finding import StateLayers, state_kernels
+from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.open_model import model_source
 from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
@@ -31,6 +33,7 @@ from tgi_core.engine.rows.runner import ModelAttention, row_caches
 from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.state_runner import StateRunner
+from tgi_core.engine.whole_prompts import not_causal
 from tgi_core.errors import one_line
 
 _UNCHECKED = Kernel("self-check", "at load", "what is chosen here must then agree with the model in transformers")
@@ -51,10 +54,11 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
     # in bfloat16: without values, some expert kernels accept nothing else
     probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
     try:
-        call, seen = use_ragged_attention(probe.eval())
+        # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
+        call, seen = use_ragged_attention(probe.eval(), whole_prompts=sees_images(source.config) and not_causal(probe))
         with observed_inputs(probe) as inputs:
             probe_forward(probe, call)
-        return _ragged(model, list(inputs), call.states, seen, shape, stored, kit, free_bytes)
+        return _ragged(model, list(inputs), call, seen, shape, stored, kit, free_bytes)
     except NotRagged as reason:
         return _row_by_row(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
@@ -98,16 +102,20 @@ def weight_bytes(model: PreTrainedModel) -> int:
 def _ragged(
     model: PreTrainedModel,
     names: list[str],
-    states: StateLayers | None,
+    call: ModelCall,
     seen: ShapeRecorder,
     shape: ModelShape,
     stored: StoredWeights,
     kit: DeviceKit,
     free_bytes: int | None,
 ) -> tuple[Runner, ModelShape]:
-    provider, rejected = first_supported(
-        kit.attention(), lambda provider: attention_refusal(provider, seen.layers, shape.dtype, kit)
-    )
+    def refusal(provider: AttentionProvider) -> str:
+        if call.whole_prompts and not provider.sees_ahead:
+            return SEES_NOTHING_AHEAD
+        return attention_refusal(provider, seen.layers, shape.dtype, kit)
+
+    states = call.states
+    provider, rejected = first_supported(kit.attention(), refusal)
     if provider is None:
         raise Unsupported("; ".join(["no attention provider can run on this device", *rejected]))
     linears = Linears(kit.linears(), kit.device)
@@ -130,9 +138,10 @@ def _ragged(
     attention = Kernel("attention", provider.name, "; ".join(rejected))
     planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes)
     if states is None:
-        return PlannedRunner(
-            seen.shapes, shape, planned, provider.block_sizes, (attention, *linears.kernels(), _UNCHECKED)
-        ), shape
+        kernels = (attention, *linears.kernels(), _UNCHECKED)
+        runner = PlannedRunner(seen.shapes, shape, planned, provider.block_sizes, kernels)
+        runner.whole_prompts = call.whole_prompts
+        return runner, shape
     kernels = (*state_kernels(states, attention), *linears.kernels(), _UNCHECKED)
     sizes = provider.block_sizes if seen.shapes else (shape.max_positions,)
     features, row_bytes = StateRunner.features, states.row_bytes_as(shape.dtype)
