@@ -12,13 +12,49 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
 
+TRACED = "tgi_traced"
+"""The name that models get whose attention is traced: in transformers' table, it has a mask function only."""
+
 HEAD_SHARD = "tgi_head_shard"
 """The attribute of an attention module that computes some of its heads: a `sharing.HeadShard`."""
+
+
+_APART = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyBias:
+    """What is added to the logits of a key for its position, as ALiBi does: `table` [query heads, positions], float32.
+
+    Rows of the table are a multiple of 128 positions apart, so that kernels can read whole blocks. `slopes` [query heads] are given where
+    each position adds the same: a table that was rounded has none.
+    """
+
+    table: Tensor
+    slopes: Tensor | None
+
+    @classmethod
+    def of(cls, table: Tensor) -> KeyBias:
+        """Find the slopes of a table whose first column is zero."""
+        apart = F.pad(table, (0, -table.shape[1] % _APART)).contiguous()
+        slopes = table[:, 1] if table.shape[1] > 1 else table[:, 0]
+        line = slopes[:, None] * torch.arange(table.shape[1], device=table.device)
+        return cls(apart[:, : table.shape[1]], slopes.contiguous() if torch.allclose(table, line, rtol=1e-4, atol=1e-5) else None)
+
+    def heads(self, start: int, end: int) -> KeyBias:
+        """The bias of some heads."""
+        return KeyBias(self.table[start:end], None if self.slopes is None else self.slopes[start:end])
+
+    def to(self, device: torch.device) -> KeyBias:
+        """On another device."""
+        return KeyBias(self.table.to(device), None if self.slopes is None else self.slopes.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +70,7 @@ class AttentionParameters:
     softcap: float | None = None
     chunk: int | None = None
     sinks: Tensor | None = None
+    bias: KeyBias | None = None
 
     @property
     def span(self) -> int | None:
@@ -65,11 +102,24 @@ def use_attention(impl: AttentionImpl) -> Iterator[None]:
         _active.reset(token)
 
 
+def active_attention() -> AttentionImpl:
+    """What computes attention calls now, in this thread."""
+    return _active.get()
+
+
 def register() -> None:
-    """Register the function with transformers. Idempotent."""
-    from transformers import AttentionInterface
+    """Register the functions with transformers. Idempotent."""
+    from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(TRACED, zero_mask)
+
+
+def zero_mask(batch_size: int, kv_length: int, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
+    """A mask that nobody reads, [batch, 1, queries, keys]: a model whose attention is traced expects one. Takes no memory."""
+    positions = kwargs.get("cache_position")  # transformers 4
+    queries, device = (kwargs["q_length"], kwargs["device"]) if positions is None else (positions.shape[0], positions.device)
+    return torch.zeros((), dtype=dtype, device=device).expand(batch_size, 1, queries, kv_length)
 
 
 def attention_forward(
@@ -96,7 +146,7 @@ def attention_forward(
     # GPT-2 declares a single query as not causal, which makes no difference.
     if query.shape[2] > 1 and kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise NotRagged("attention that is not causal")
-    impl, share = _active.get(), getattr(module, HEAD_SHARD, None)
+    impl, share = active_attention(), getattr(module, HEAD_SHARD, None)
     if share is None:
         out = impl.attend(module, query[0], key[0], value[0], parameters)
     else:

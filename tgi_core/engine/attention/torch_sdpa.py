@@ -53,7 +53,8 @@ def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRo
     if key not in step.masks:
         step.masks[key] = _decode_mask(rows, parameters, query.dtype)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, kv_heads, -1, 1)
-    out = scaled_attention(grouped, keys, values, step.masks[key], parameters, sinks)
+    bias = None if parameters.bias is None else parameters.bias.table[:, : rows.max_length].view(1, kv_heads, -1, rows.max_length)
+    out = scaled_attention(grouped, keys, values, step.masks[key], parameters, sinks, bias)
     return out.reshape(count, heads, -1)
 
 
@@ -86,12 +87,13 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
         visible = _visible(queries, torch.arange(length, device=query.device), parameters, spans)
         step.masks[key] = _additive(visible, query.dtype)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
-    return scaled_attention(query, keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
+    bias = None if parameters.bias is None else parameters.bias.table[None, :, None, :length]
+    return scaled_attention(query, keys, values, step.masks[key], parameters, sinks, bias)[0].transpose(0, 1)
 
 
 def _plain(parameters: AttentionParameters, length: int) -> bool:
     """Whether nothing but causality hides any of `length` positions, and scores are used as they are."""
-    return _sees_all(parameters, length) and parameters.softcap is None and parameters.sinks is None
+    return _sees_all(parameters, length) and all(x is None for x in (parameters.softcap, parameters.sinks, parameters.bias))
 
 
 def _sees_all(parameters: AttentionParameters, length: int) -> bool:
@@ -122,27 +124,34 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scaled_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    parameters: AttentionParameters,
+    sinks: Tensor | None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Softmax attention [rows, heads, queries, width] with what SDPA has no arguments for: a soft cap and sinks."""
-    if parameters.softcap is None and sinks is None:
+    """Softmax attention [rows, heads, queries, width] with what SDPA has no arguments for: a soft cap, sinks, and a bias [1, heads, queries
+    or 1, keys] in float32, of which a narrower dtype would lose too much."""
+    if parameters.softcap is None and sinks is None and bias is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=parameters.scaling)
     parts = []
     for start in range(0, query.shape[2], QUERIES):
-        queries = query[:, :, start : start + QUERIES]
-        hidden = mask if mask is None or mask.shape[-2] == 1 else mask[..., start : start + QUERIES, :]
-        parts.append(_scored(queries, key, value, hidden, parameters, sinks))
+        some = slice(start, start + QUERIES)
+        added = [each if each.shape[-2] == 1 else each[..., some, :] for each in (mask, bias) if each is not None]
+        parts.append(_scored(query[:, :, some], key, value, added, parameters, sinks))
     return torch.cat(parts, 2)
 
 
 def _scored(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, added: Sequence[Tensor], parameters: AttentionParameters, sinks: Tensor | None
 ) -> Tensor:
     scores = query.float() @ key.float().transpose(-1, -2) * parameters.scaling
     if parameters.softcap is not None:
         scores = torch.tanh(scores / parameters.softcap) * parameters.softcap
-    if mask is not None:
-        scores = scores + mask
+    for each in added:
+        scores = scores + each
     if sinks is not None:
         scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), -1)
     weights = scores.softmax(-1)[..., : key.shape[-2]]

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, register, use_attention
+from tgi_core.engine.attention.interface import NAME, TRACED, AttentionParameters, NotRagged, register, use_attention
 from tgi_core.engine.attention.provider import AttentionLayer
-from tgi_core.engine.comparison import Agree
+from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.loading import language_model
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
-from tgi_core.engine.models.states.finding import find_state_layers
+from tgi_core.engine.models.states.finding import StateLayers, find_state_layers
+from tgi_core.engine.models.tracing.reading import TracedAttention
 
 
 class ShapeRecorder:
@@ -44,16 +45,30 @@ class ShapeRecorder:
 
 
 def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
-    """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged."""
+    """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged, and what the
+    model raises."""
     register()
     states, decoder = find_state_layers(model), language_model(model)
-    if states is None and not getattr(decoder, "_supports_attention_backend", False):
-        raise NotRagged("its attention does not go through transformers' attention interface")
     if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state besides keys and values")
     if getattr(text_config(model.config), "index_topk", None):
         raise NotRagged("its layers select visible positions with an index of their own")
-    decoder.set_attn_implementation(NAME)
+    try:
+        call, seen = _through_interface(model, states)
+    except MODEL_ERRORS as error:
+        if states is not None:
+            raise
+        try:
+            call, seen = _traced(model)
+        except MODEL_ERRORS as other:
+            raise (error if getattr(decoder, "_supports_attention_backend", False) else other) from None
+    _separate_head(model, call, agree)
+    return call, seen
+
+
+def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tuple[ModelCall, ShapeRecorder]:
+    """A model that calls transformers' attention interface."""
+    language_model(model).set_attn_implementation(NAME)
     call = ModelCall(model, states)
     padded = _skip_padding_check(model)
     try:
@@ -76,8 +91,24 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
         and not any(asked.window for asked in seen.asked)
     ):
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
-    _separate_head(model, call, agree)
     return call, seen
+
+
+def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+    """A model that computes attention with plain operators."""
+    name_attention(model, "eager")  # with masks
+    traced = TracedAttention(model)
+    name_attention(model, TRACED)
+    call = ModelCall(model, traced=traced)
+    _skip_padding_check(model)
+    return call, probe_forward(model, call)
+
+
+def name_attention(model: PreTrainedModel, name: str) -> None:
+    """Write the name of an attention implementation to a model's configs, also of one that refuses to set it."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config._attn_implementation = name
 
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:

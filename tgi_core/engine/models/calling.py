@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from tgi_core.engine.attention.interface import NotRagged
+from tgi_core.engine.models.build import max_positions
 from tgi_core.engine.models.output_head import OutputHead
+from tgi_core.engine.models.position_table import PositionTable
 from tgi_core.engine.models.states.finding import StateLayers
+from tgi_core.engine.models.tracing.reading import TracedAttention
 
 
 class ModelCall:
@@ -18,13 +24,16 @@ class ModelCall:
     Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the requested tokens, or None for all.
     """
 
-    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None) -> None:
-        """`states` belong to its state layers. Raises NotRagged."""
+    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None, traced: TracedAttention | None = None) -> None:
+        """`states` belong to its state layers; `traced` is the attention that it computes by itself. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
-        if "position_ids" not in names and (states is None or states.attending):
-            raise NotRagged("it takes no positions")
-        self.states = states
+        self.states, self._traced = states, traced
         self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
+        self._table: PositionTable | None = None
+        if not self._placed and traced is None and (states is None or states.attending):
+            self._table = _position_table(model)
+        elif not self._placed and traced is not None:
+            self._table = _position_table(model, needed=False)
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
 
@@ -32,19 +41,42 @@ class ModelCall:
         """Logits [kept, vocabulary]."""
         keeps = self._keeps and keep is not None
         extra: dict[str, Tensor | None] = {"logits_to_keep": keep} if keeps else {}
-        if self._placed:
-            extra["position_ids"] = positions
-        logits: Tensor = self.model(input_ids=input_ids, use_cache=False, **extra).logits[0]
+        with self._at(input_ids, positions):
+            logits: Tensor = self.model(**self._arguments(input_ids, positions), **extra).logits[0]
         return logits if keeps or keep is None else logits[keep]
 
     def hidden(self, input_ids: Tensor, positions: Tensor, keep: Tensor | None) -> Tensor:
         """The input of `logits`, [kept, ...]: the logits themselves if the model's head cannot run separately."""
         if self.head is None:
             return self(input_ids, positions, keep)
-        output = self.head.run_base({"input_ids": input_ids, "position_ids": positions, "use_cache": False})
+        with self._at(input_ids, positions):
+            output = self.head.run_base(self._arguments(input_ids, positions))
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if keep is None else hidden.index_select(0, keep)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [tokens, vocabulary]."""
         return hidden if self.head is None else self.head.logits(hidden)
+
+    def _arguments(self, input_ids: Tensor, positions: Tensor) -> dict[str, Any]:
+        placed = {"position_ids": positions} if self._placed else {}
+        return {"input_ids": input_ids, **placed, **({"use_cache": False} if self._traced is None else self._traced.cache())}
+
+    def _at(self, input_ids: Tensor, positions: Tensor) -> AbstractContextManager[None]:
+        return nullcontext() if self._table is None else self._table.at(input_ids, positions)
+
+
+def _position_table(model: PreTrainedModel, needed: bool = True) -> PositionTable | None:
+    """For a model that takes no positions. Raises NotRagged if it has no module for them, but one is needed."""
+    table, positions = PositionTable(model), max_positions(model.config)
+    if not table.exists or not positions:
+        if needed:
+            raise NotRagged("it takes no positions")
+        return None
+    with torch.inference_mode():
+        table.reserve(
+            positions,
+            getattr(model.config, "pad_token_id", None),
+            lambda ids: model(input_ids=ids.to(model.device), use_cache=False),
+        )
+    return table
