@@ -22,7 +22,13 @@ from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images
-from tgi_core.engine.models.attention_layers import ShapeRecorder, name_attention, probe_forward, use_ragged_attention
+from tgi_core.engine.models.attention_layers import (
+    ShapeRecorder,
+    default_attention,
+    name_attention,
+    probe_forward,
+    use_ragged_attention,
+)
 from tgi_core.engine.models.build import ModelSource, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
@@ -83,7 +89,7 @@ def select_runner(
             why_own = one_line(reason)
             break
     adapters.remove(model)
-    name_attention(model, source.attention(model))
+    name_attention(model, default_attention(model))
     adapters.install(model)
     return _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
 

@@ -20,7 +20,7 @@ NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
 
 TRACED = "tgi_traced"
-"""The name that models get whose attention is traced: in transformers' table, it has a mask function only."""
+"""The name that models get whose attention is traced: in transformers' tables, plain operators and a mask that nobody reads."""
 
 HEAD_SHARD = "tgi_head_shard"
 """The attribute of an attention module that computes some of its heads: a `sharing.HeadShard`."""
@@ -110,8 +110,10 @@ def active_attention() -> AttentionImpl:
 def register() -> None:
     """Register the functions with transformers. Idempotent."""
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     AttentionInterface.register(NAME, attention_forward)
+    AttentionInterface.register(TRACED, sdpa_attention_forward)
     AttentionMaskInterface.register(TRACED, zero_mask)
 
 

@@ -84,6 +84,24 @@ def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tu
             )
     elif not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
+    _check_window(model, seen)
+    return call, seen
+
+
+def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+    """A model that computes attention with plain operators."""
+    name_attention(model, default_attention(model))
+    traced = TracedAttention(model)
+    name_attention(model, TRACED)
+    call = ModelCall(model, traced=traced)
+    _skip_padding_check(model)
+    seen = probe_forward(model, call)
+    _check_window(model, seen)
+    return call, seen
+
+
+def _check_window(model: PreTrainedModel, seen: ShapeRecorder) -> None:
+    """Raise NotRagged if a model's window did not reach attention."""
     config = text_config(model.config)
     if (
         getattr(config, "sliding_window", None)
@@ -91,17 +109,11 @@ def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tu
         and not any(asked.window for asked in seen.asked)
     ):
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
-    return call, seen
 
 
-def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
-    """A model that computes attention with plain operators."""
-    name_attention(model, "eager")  # with masks
-    traced = TracedAttention(model)
-    name_attention(model, TRACED)
-    call = ModelCall(model, traced=traced)
-    _skip_padding_check(model)
-    return call, probe_forward(model, call)
+def default_attention(model: PreTrainedModel) -> str:
+    """The attention implementation that transformers chooses for a model by default."""
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
 def name_attention(model: PreTrainedModel, name: str) -> None:

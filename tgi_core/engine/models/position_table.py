@@ -1,4 +1,4 @@
-"""Positions of tokens for models that take none: they embed positions in a module of their own, and count on from the length of the cache."""
+"""Positions of tokens for models that take none: a module of theirs embeds positions, and counts on from the length of the cache."""
 
 from __future__ import annotations
 

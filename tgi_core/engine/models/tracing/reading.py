@@ -35,7 +35,7 @@ class TracedAttention:
         if not read[0] or len(read[0]) != len(read[1]):
             raise NotRagged("its attention does not go through its cache")
         kept: list[KeyBias] = []
-        self._parameters = [_parameters(*both, kept) for both in zip(*read, strict=True)]
+        self._parameters = [_parameters(last, halfway, kept) for last, halfway in zip(*read, strict=True)]
         self._model = model
 
     def cache(self) -> dict[str, Any]:

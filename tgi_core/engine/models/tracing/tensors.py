@@ -74,9 +74,7 @@ class Traced(Tensor):
     def of(meaning: Meaning) -> Traced:
         """Create it, with shape and dtype of `meaning.shaped` on the device of the run."""
         shaped = meaning.shaped
-        made: Traced = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            Traced, shaped.shape, dtype=shaped.dtype, device=meaning.call.key.device
-        )
+        made: Traced = Tensor._make_wrapper_subclass(Traced, shaped.shape, dtype=shaped.dtype, device=meaning.call.key.device)
         made.meaning = meaning
         return made
 
@@ -95,7 +93,9 @@ class Traced(Tensor):
         return found
 
     @classmethod
-    def __torch_dispatch__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: object, types: Any, args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
+    ) -> Any:
         """Called where torch would compute with its elements."""
         raise NotRagged(f"its attention computes with keys by {func}, which this engine does not read")
 
@@ -104,7 +104,9 @@ _QUESTIONS = frozenset({"get", "size", "dim", "ndimension", "numel", "is_floatin
 """About shape and dtype."""
 
 
-def keys_and_values(key: Tensor, value: Tensor, positions: int, attend: Callable[[LayerCall, Scored], Tensor]) -> tuple[Traced, Traced]:
+def keys_and_values(
+    key: Tensor, value: Tensor, positions: int, attend: Callable[[LayerCall, Scored], Tensor]
+) -> tuple[Traced, Traced]:
     """What a cache returns for the keys and values of new tokens, if it has `positions` positions with them. More than the new ones:
     scales and biases are recorded."""
     tokens = key.shape[2]
@@ -181,8 +183,13 @@ def _scores(query: Tensor, keys: Traced) -> Traced:
 
 
 def _scored(scores: Traced) -> Scored:
-    assert scores.meaning.scored is not None
-    return scores.meaning.scored
+    return _known(scores.meaning.scored)
+
+
+def _known(scored: Scored | None) -> Scored:
+    if scored is None:
+        raise NotRagged("its attention takes something else than products of queries and keys for scores")
+    return scored
 
 
 def _with(scores: Traced, scored: Scored) -> Traced:
@@ -294,17 +301,15 @@ def _sdpa(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     scale = given.get("scale")
     scores = _scaled(_scores(query, keys.transpose(-1, -2)), query.shape[-1] ** -0.5 if scale is None else scale)
     if isinstance(mask, Tensor) and mask.dtype is torch.bool:
-        scores = scores.masked_fill(~mask, -math.inf)
-    elif mask is not None:
-        scores = _biased(scores, mask)
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf) if scores.meaning.call.reads else None
+    scores = _biased(scores, mask)
     return _attended(scores.meaning.call, scores.meaning.scored, query.shape[:-1])
 
 
 def _attended(call: LayerCall, scored: Scored | None, shape: Sequence[int]) -> Tensor:
     """Weights times values, [*shape, value width]."""
-    assert scored is not None
-    query = scored.query
-    flat = query.reshape(-1, *query.shape[-2:])
+    scored = _known(scored)
+    flat = scored.query.reshape(-1, *scored.query.shape[-2:])
     out = call.attend(call, replace(scored, query=flat))
     return out.transpose(0, 1).to(call.value.dtype).reshape(*shape, out.shape[-1])
 
