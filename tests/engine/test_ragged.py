@@ -85,7 +85,7 @@ STATES = ("mamba", "bamba") if hasattr(DynamicCache, "update_conv_state") else (
 """Types with states; transformers 4 has a cache of its own for each."""
 
 
-BY_ROW = ("bloom",)
+BY_ROW = ("doge",) if "doge" in CONFIG_MAPPING else ()
 UNUSUAL = [name for name in ("apertus", "emu3", "gemma4") if name in CONFIG_MAPPING]
 
 

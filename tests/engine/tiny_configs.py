@@ -69,6 +69,7 @@ SMALL: dict[str, Any] = {
     "attention_chunk_size": 8,
     "window_size": 6,
     "index_topk": 4,
+    "unpadded_vocab_size": VOCAB,
     "initializer_range": 0.15,
     "attention_dropout": 0.0,
     "is_decoder": True,
@@ -138,6 +139,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {"n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "falcon_h1": {"mamba_d_ssm": 128, **MAMBA},
     "gemma3n_text": {

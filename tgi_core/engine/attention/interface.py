@@ -103,8 +103,11 @@ def use_attention(impl: AttentionImpl) -> Iterator[None]:
 
 
 def active_attention() -> AttentionImpl:
-    """What computes attention calls now, in this thread."""
-    return _active.get()
+    """What computes attention calls now, in this thread. Raises NotRagged outside `use_attention`."""
+    active = _active.get(None)
+    if active is None:
+        raise NotRagged("attention is called outside a step")
+    return active
 
 
 def register() -> None:

@@ -61,14 +61,22 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
         try:
             call, seen = _traced(model)
         except MODEL_ERRORS as other:
-            raise (error if getattr(decoder, "_supports_attention_backend", False) else other) from None
+            ours = isinstance(other, NotRagged) and not getattr(decoder, "_supports_attention_backend", False)
+            raise (other if ours else error) from None
     _separate_head(model, call, agree)
     return call, seen
 
 
 def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tuple[ModelCall, ShapeRecorder]:
     """A model that calls transformers' attention interface."""
-    language_model(model).set_attn_implementation(NAME)
+    decoder = language_model(model)
+    if (
+        states is None
+        and not getattr(decoder, "_supports_attention_backend", False)
+        and not decoder._can_set_attn_implementation()
+    ):
+        raise NotRagged("its attention does not go through transformers' attention interface")
+    decoder.set_attn_implementation(NAME)
     call = ModelCall(model, states)
     padded = _skip_padding_check(model)
     try:
@@ -118,9 +126,12 @@ def default_attention(model: PreTrainedModel) -> str:
 
 def name_attention(model: PreTrainedModel, name: str) -> None:
     """Write the name of an attention implementation to a model's configs, also of one that refuses to set it."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            module.config._attn_implementation = name
+    configs: list[object] = [getattr(module, "config", None) for module in model.modules()]
+    while configs:
+        config = configs.pop()
+        if isinstance(config, PretrainedConfig):
+            config._attn_implementation_internal = name
+            configs += [getattr(config, key, None) for key in config.sub_configs]
 
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:

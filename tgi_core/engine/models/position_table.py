@@ -37,7 +37,7 @@ class PositionTable:
         self._table = self._recorded(torch.full((1, positions), 0 if self._pad else 1), embed)
         if pad is not None:
             self._pad_table = self._recorded(torch.full((1, positions), pad), embed)
-            if torch.equal(self._pad_table, self._table):
+            if self._table.is_meta or torch.equal(self._pad_table, self._table):
                 self._pad_table = None
 
     @contextmanager

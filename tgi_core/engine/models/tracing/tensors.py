@@ -32,8 +32,8 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores before the softmax are `scale` · query · key + `bias`: [heads, keys] of the last query, or one for all heads; None: unknown,
-    where the bias is on the meta device."""
+    """Scores before the softmax are `scale` · query · key + `bias`: [heads, keys] of the last query, or one for all heads. Operands on the
+    meta device count as zeros. None: not recorded."""
 
     query: Tensor
     scale: float = 1.0
@@ -93,7 +93,7 @@ class Traced(Tensor):
         return found
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: object, types: Any, args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
     ) -> Any:
         """Called where torch would compute with its elements."""
@@ -178,7 +178,7 @@ def _scores(query: Tensor, keys: Traced) -> Traced:
     if query.shape[-2:] != (call.tokens, shape[-2]):
         raise NotRagged("its queries are not multiplied by keys, token by token")
     shaped = torch.empty(*query.shape[:-1], shape[-1], dtype=query.dtype, device="meta")
-    bias = torch.zeros(1, shape[-1], device=query.device) if call.reads else None
+    bias = torch.zeros(1, shape[-1], device="cpu" if query.is_meta else query.device) if call.reads else None
     return Traced.of(Meaning(Role.SCORES, shaped, call, Scored(query, bias=bias)))
 
 
@@ -240,17 +240,13 @@ def _biased(scores: Traced, bias: Any) -> Traced:
     # a number changes no softmax
     if not isinstance(bias, Tensor) or not scores.meaning.call.reads:
         return scores
-    return _with(scores, replace(scored, bias=_plus(scored.bias, _by_head(bias, scores))))
+    if scored.bias is None or bias.is_meta:
+        return scores
+    return _with(scores, replace(scored, bias=scored.bias + _by_head(bias, scores)))
 
 
-def _plus(left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    return None if left is None or right is None else left + right
-
-
-def _by_head(values: Tensor, scores: Traced) -> Tensor | None:
-    """Values for all scores, as [heads, keys]; None without values."""
-    if values.is_meta:
-        return None
+def _by_head(values: Tensor, scores: Traced) -> Tensor:
+    """Values for all scores, as [heads, keys]."""
     shape = scores.meaning.shaped.shape
     spread = values.expand(shape).reshape(-1, shape[-1])
     return spread if values.dtype is torch.bool else spread.float()
@@ -275,10 +271,11 @@ def _chosen(scores: Any, mask: Any, value: Any, keeps: bool) -> Traced | None:
     scored = _scored(scores)
     if not scores.meaning.call.reads:
         return scores
+    if scored.bias is None or mask.is_meta:
+        return scores
     where = _by_head(mask, scores)
-    if where is None or scored.bias is None or (isinstance(value, Tensor) and value.is_meta):
-        return _with(scores, replace(scored, bias=None))
-    other = torch.as_tensor(value, dtype=torch.float32, device=where.device)
+    hidden = isinstance(value, Tensor) and value.is_meta
+    other = torch.as_tensor(-math.inf if hidden else value, dtype=torch.float32, device=where.device)
     return _with(scores, replace(scored, bias=torch.where(where.bool() == keeps, scored.bias, other)))
 
 
@@ -309,7 +306,7 @@ def _sdpa(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 def _attended(call: LayerCall, scored: Scored | None, shape: Sequence[int]) -> Tensor:
     """Weights times values, [*shape, value width]."""
     scored = _known(scored)
-    flat = scored.query.reshape(-1, *scored.query.shape[-2:])
+    flat = scored.query.reshape(-1, *scored.query.shape[-2:]).to(call.key.dtype)  # a wider one was cast
     out = call.attend(call, replace(scored, query=flat))
     return out.transpose(0, 1).to(call.value.dtype).reshape(*shape, out.shape[-1])
 
