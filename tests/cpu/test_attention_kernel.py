@@ -173,8 +173,8 @@ def test_windows_and_soft_caps(kernels: Kernels, dtype: torch.dtype, window: int
 @pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
 @pytest.mark.parametrize("size", [32, 80])
 def test_biases_of_keys(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype | None, size: int) -> None:
-    """Each query head adds its own bias per position, of any shape; the table may end with the longest row, in the middle of a page. Scores of
-    several hundred have fewer bits left for differences."""
+    """Each query head adds its own bias per position, of any shape; the table may end with the longest row, in the middle of a page.
+    Scores of several hundred have fewer bits left for differences."""
     case, steps = Case(6, 2, size, 16, dtype, RAGGED, kept=kept), torch.arange(701).float()
     table = torch.stack([slope * steps + (steps % 7 - steps[0] % 7) for slope in (0.5, -0.2, 0.0, 0.03, 1.0, 0.25)])
     for bias in (KeyBias.of(table), KeyBias.of(table * 0.1).heads(0, 6)):
