@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.mixed_rows import NEW, check_rows_alone
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import PROMPTS, Schedule, expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
 from tgi_core.backend import CacheKind, InvalidModel, WarmupPlan
 from tgi_core.engine.rows.lockstep import Lockstep
 from tgi_core.engine.rows.token_wise import token_wise_modules
 
 ROWS = 12
-FAMILIES = ("doge",)
+FAMILIES = ("doge",) if TRANSFORMERS_5 else ("jetmoe", "diffllama")
 INDEXED = ("deepseek_v32",) if "deepseek_v32" in CONFIG_MAPPING else ()
 """Types whose layers select visible positions with an index; transformers 4 has none."""
 
@@ -33,7 +34,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
 
 def test_rows_share_a_prefix(tmp_path: Path) -> None:
     """A request whose first block was computed for another one makes the tokens that it makes from scratch."""
-    session, capacity = open_cpu(save_tiny("doge", tmp_path), dtype="float32")
+    session, capacity = open_cpu(save_tiny(FAMILIES[0], tmp_path), dtype="float32")
     size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
     run = Schedule(session, capacity)
     first = run.request(1, prompt, len(prompt))

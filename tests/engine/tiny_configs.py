@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import transformers
 from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -114,6 +115,8 @@ def _has(config: PretrainedConfig, name: str) -> bool:
         return True
     return getattr(config, name, None) is not None
 
+
+TRANSFORMERS_5 = int(transformers.__version__.split(".")[0]) >= 5
 
 PER_LAYER = ("head_dim", "num_key_value_heads", "num_attention_heads")
 """Fields that are None by default or differ from layer to layer, and matter all the same."""

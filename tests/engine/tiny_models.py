@@ -45,6 +45,8 @@ class Outcome:
     verdict: str
     path: str
     note: str = ""
+    images: str = ""
+    """What came of prompts with images, for types that see them."""
 
 
 def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
@@ -73,7 +75,12 @@ def scatter(model: PreTrainedModel) -> None:
 
 def expected_tokens(folder: Path) -> list[list[int]]:
     """Greedy tokens of transformers' own `generate`, prompt by prompt."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return greedy_tokens(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+
+
+def greedy_tokens(model: Any) -> list[list[int]]:
+    """Greedy tokens that a model of transformers generates, prompt by prompt."""
+    model.eval()
     for name in ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"):
         setattr(model.generation_config, name, None)
     made = []
@@ -223,6 +230,11 @@ def compare(model_type: str, folder: Path) -> Outcome:
         expected = expected_tokens(folder)
     except ANY_ERROR as error:
         return Outcome("unsupported", "", f"{TRANSFORMERS}: {short(error)}")
+    return outcome_of(folder, expected)
+
+
+def outcome_of(folder: Path, expected: list[list[int]]) -> Outcome:
+    """Run a checkpoint, and compare; never raises for what a model's code does."""
     try:
         session, capacity = open_cpu(folder, dtype="float32")
         path = path_of(session)
