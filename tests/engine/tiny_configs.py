@@ -74,6 +74,7 @@ SMALL: dict[str, Any] = {
     "initializer_range": 0.15,
     "attention_dropout": 0.0,
     "is_decoder": True,
+    "use_mamba_kernels": False,
     "tie_word_embeddings": False,
 }
 """What every config is cut down to, where it has the field."""
