@@ -50,7 +50,7 @@ def save_tiny(model_type: str, folder: Path) -> Path:
 def _place_tokens(config: PretrainedConfig) -> None:
     """Give tokens that stand for images ids of their own at the end of the vocabulary, and axes of positions a share of narrow heads."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if "mrope_section" in rope:
+    if rope:
         rope["mrope_section"] = [4, 2, 2]
     names = [
         name

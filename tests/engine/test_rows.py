@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.mixed_rows import NEW, check_rows_alone
 from tests.engine.tiny_configs import TRANSFORMERS_5
@@ -19,11 +18,9 @@ from tgi_core.engine.rows.token_wise import token_wise_modules
 
 ROWS = 12
 FAMILIES = ("doge",) if TRANSFORMERS_5 else ("jetmoe", "diffllama")
-INDEXED = ("deepseek_v32",) if "deepseek_v32" in CONFIG_MAPPING else ()
-"""Types whose layers select visible positions with an index; transformers 4 has none."""
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *INDEXED])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
     """Greedy and seeded rows that join whole or in chunks: each makes the tokens that it makes alone."""
     session, capacity = open_cpu(save_tiny(family, tmp_path), WarmupPlan(max_rows=ROWS, max_row_tokens=32), dtype="float32")

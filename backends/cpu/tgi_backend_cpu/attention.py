@@ -67,6 +67,8 @@ class NativeAttention:
         """Why it does not support these layers; empty if it does."""
         if dtype not in DTYPES:
             return f"the dtype is {dtype}"
+        if any(each.selected is not None for each in asked):
+            return "layers with an index"
         for shape, parameters in zip(layers, asked, strict=True):
             if shape.key_width != shape.value_width or shape.key_width not in HEAD_SIZES:
                 return f"head sizes {shape.key_width} and {shape.value_width}, not one multiple of 16 up to {HEAD_SIZES[-1]}"

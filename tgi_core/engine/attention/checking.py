@@ -72,7 +72,12 @@ def disagreement(
     case, seen = case or Case(), set()
     tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
     for layer in layers:
-        kind = (layer.shape, layer.heads, replace(layer.parameters, sinks=None, bias=None), *_has(layer.parameters))
+        kind = (
+            layer.shape,
+            layer.heads,
+            replace(layer.parameters, sinks=None, bias=None, selected=None),
+            *_has(layer.parameters),
+        )
         if kind in seen:
             continue
         seen.add(kind)

@@ -6,21 +6,27 @@ Source: transformers' `AttentionInterface`. A name without a registered mask fun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from tgi_core.engine.attention.indexing import IndexedRows
 
 NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
 
 TRACED = "tgi_traced"
 """The name that models get whose attention is traced: in transformers' tables, plain operators and a mask that nobody reads."""
+
+INDEXED = "tgi_indexed"
+"""The name that models get whose layers select positions by an index."""
 
 HEAD_SHARD = "tgi_head_shard"
 """The attribute of an attention module that computes some of its heads: a `sharing.HeadShard`."""
@@ -62,7 +68,8 @@ class AttentionParameters:
     """The parameters of an attention call besides queries, keys and values.
 
     `window` is the number of positions a query sees, itself included. `chunk` divides the row into chunks that don't see each other.
-    `sinks` holds one extra logit per query head.
+    `sinks` holds one extra logit per query head. `selected` [tokens, count] are the positions that each of the step's tokens sees of those
+    that it could, −1 for none.
     """
 
     scaling: float
@@ -71,6 +78,7 @@ class AttentionParameters:
     chunk: int | None = None
     sinks: Tensor | None = None
     bias: KeyBias | None = None
+    selected: Tensor | None = None
 
     @property
     def span(self) -> int | None:
@@ -83,6 +91,9 @@ class AttentionImpl(Protocol):
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """One layer: query [heads, tokens, width], key and value [kv_heads, tokens, width] → [tokens, heads, width]."""
+
+    def indexed(self) -> Sequence[IndexedRows]:
+        """The running rows of the next layer of the cache, which has an index's keys."""
 
 
 class NotRagged(Exception):
@@ -118,6 +129,8 @@ def register() -> None:
     AttentionInterface.register(NAME, attention_forward)
     AttentionInterface.register(TRACED, sdpa_attention_forward)
     AttentionMaskInterface.register(TRACED, zero_mask)
+    AttentionInterface.register(INDEXED, indexed_forward)
+    AttentionMaskInterface.register(INDEXED, zero_mask)
 
 
 def zero_mask(batch_size: int, kv_length: int, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
@@ -143,6 +156,7 @@ def attention_forward(
         softcap=kwargs.get("softcap"),
         chunk=_limit(module, "chunked_attention", "attention_chunk_size"),
         sinks=kwargs.get("s_aux"),
+        selected=kwargs.get("selected"),
     )
     if attention_mask is not None:
         raise NotRagged("attention with a mask of the model's own")
@@ -157,6 +171,21 @@ def attention_forward(
     else:
         out = share.attend(impl, module, query[0], key[0], value[0], parameters)
     return out.unsqueeze(0).contiguous(), None
+
+
+def indexed_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    indices: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The same for a layer with an index, which has selected `indices` [1, tokens, count]; the mask is `zero_mask`'s."""
+    selected = None if indices is None else indices[0]
+    return attention_forward(module, query, key, value, None, scaling, selected=selected, **kwargs)
 
 
 def _limit(module: nn.Module, kind: str, field: str) -> int | None:

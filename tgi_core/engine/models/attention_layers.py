@@ -8,15 +8,20 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.interface import NAME, TRACED, AttentionParameters, NotRagged, register, use_attention
+from tgi_core.engine.attention.indexing import IndexedRows
+from tgi_core.engine.attention.interface import INDEXED, NAME, TRACED, AttentionParameters, NotRagged, register, use_attention
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.indexers import Indexes
 from tgi_core.engine.models.loading import language_model
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
 from tgi_core.engine.models.states.finding import StateLayers, find_state_layers
 from tgi_core.engine.models.tracing.reading import TracedAttention
+
+PROBED = 2
+"""Tokens over which a model is watched."""
 
 
 class ShapeRecorder:
@@ -43,6 +48,18 @@ class ShapeRecorder:
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
 
+    def indexed(self) -> list[IndexedRows]:
+        """An index over the call's own tokens, of which there are `PROBED`."""
+
+        def update(keys: Tensor) -> Tensor:
+            self.shapes.append(LayerShape(1, keys.shape[-1], 0))
+            self.asked.append(AttentionParameters(1.0))
+            self.heads.append(1)
+            return keys
+
+        visible = torch.ones(1, PROBED, PROBED, dtype=torch.bool).tril()
+        return [IndexedRows(0, PROBED, False, visible, update)]
+
 
 def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[ModelCall, ShapeRecorder]:
     """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged, and what the
@@ -51,12 +68,11 @@ def use_ragged_attention(model: PreTrainedModel, agree: Agree = int) -> tuple[Mo
     states, decoder = find_state_layers(model), language_model(model)
     if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state besides keys and values")
-    if getattr(text_config(model.config), "index_topk", None):
-        raise NotRagged("its layers select visible positions with an index of their own")
     try:
-        call, seen = _through_interface(model, states)
+        by_index = getattr(text_config(model.config), "index_topk", None)
+        call, seen = _by_index(model) if by_index else _through_interface(model, states)
     except MODEL_ERRORS as error:
-        if states is not None:
+        if states is not None or by_index:
             raise
         try:
             call, seen = _traced(model)
@@ -96,12 +112,21 @@ def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tu
     return call, seen
 
 
+def _by_index(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+    """A model whose layers attend to positions that an index selects."""
+    indexes = Indexes(model)
+    name_attention(model, INDEXED)
+    call = ModelCall(model, given=indexes.arguments)
+    _skip_padding_check(model)
+    return call, probe_forward(model, call)
+
+
 def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
     """A model that computes attention with plain operators."""
     name_attention(model, default_attention(model))
     traced = TracedAttention(model)
     name_attention(model, TRACED)
-    call = ModelCall(model, traced=traced)
+    call = ModelCall(model, given=traced.arguments)
     _skip_padding_check(model)
     seen = probe_forward(model, call)
     _check_window(model, seen)
@@ -136,7 +161,7 @@ def name_attention(model: PreTrainedModel, name: str) -> None:
 
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
     """Let the call run the output head separately, if that gives the same logits on every rank."""
-    ids = torch.arange(2, device=model.device).unsqueeze(0)
+    ids = torch.arange(PROBED, device=model.device).unsqueeze(0)
 
     def apart() -> Tensor:
         call.head = OutputHead(model)
@@ -163,7 +188,7 @@ def _skip_padding_check(model: PreTrainedModel) -> list[tuple[PretrainedConfig, 
 def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
     """The attention layers that a few tokens run through, in call order."""
     recorder = ShapeRecorder()
-    positions = torch.arange(2, device=model.device).unsqueeze(0)
+    positions = torch.arange(PROBED, device=model.device).unsqueeze(0)
     with torch.inference_mode(), use_attention(recorder):
         call(positions, positions, None)
     return recorder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,7 +16,6 @@ from tgi_core.engine.models.build import max_positions
 from tgi_core.engine.models.output_head import OutputHead
 from tgi_core.engine.models.position_table import PositionTable
 from tgi_core.engine.models.states.finding import StateLayers
-from tgi_core.engine.models.tracing.reading import TracedAttention
 
 
 class ModelCall:
@@ -24,15 +24,17 @@ class ModelCall:
     Arguments are input ids [1, tokens], positions [1, tokens], and the indices of the requested tokens, or None for all.
     """
 
-    def __init__(self, model: PreTrainedModel, states: StateLayers | None = None, traced: TracedAttention | None = None) -> None:
-        """`states` belong to its state layers; `traced` is the attention that it computes by itself. Raises NotRagged."""
+    def __init__(
+        self, model: PreTrainedModel, states: StateLayers | None = None, given: Callable[[], dict[str, Any]] | None = None
+    ) -> None:
+        """`states` belong to its state layers. `given` makes the arguments of a step whose model needs a cache object. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
-        self.states, self._traced = states, traced
+        self.states, self._given = states, given
         self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self._table: PositionTable | None = None
-        if not self._placed and traced is None and (states is None or states.attending):
+        if not self._placed and given is None and (states is None or states.attending):
             self._table = _position_table(model)
-        elif not self._placed and traced is not None:
+        elif not self._placed and given is not None:
             self._table = _position_table(model, needed=False)
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
@@ -60,7 +62,7 @@ class ModelCall:
 
     def _arguments(self, input_ids: Tensor, positions: Tensor) -> dict[str, Any]:
         placed = {"position_ids": positions} if self._placed else {}
-        return {"input_ids": input_ids, **placed, **({"use_cache": False} if self._traced is None else self._traced.cache())}
+        return {"input_ids": input_ids, **placed, **({"use_cache": False} if self._given is None else self._given())}
 
     def _at(self, input_ids: Tensor, positions: Tensor) -> AbstractContextManager[None]:
         return nullcontext() if self._table is None else self._table.at(input_ids, positions)

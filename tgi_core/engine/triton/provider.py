@@ -77,6 +77,8 @@ class TritonAttention:
             return f"the dtype is {dtype}"
         if any(each.bias is not None and each.bias.slopes is None for each in asked):
             return "biases that are not linear"
+        if any(each.selected is not None for each in asked):
+            return "layers with an index"
         for shape in layers:
             widest = max(shape.key_width, shape.value_width)
             if widest > WIDEST:

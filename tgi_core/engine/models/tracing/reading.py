@@ -38,7 +38,7 @@ class TracedAttention:
         self._parameters = [_parameters(last, halfway, kept) for last, halfway in zip(*read, strict=True)]
         self._model = model
 
-    def cache(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments with which the model runs a step."""
         return {self.name: TracedCache(self._attend), "use_cache": True}
 
