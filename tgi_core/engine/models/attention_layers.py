@@ -136,11 +136,10 @@ def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
 def _check_window(model: PreTrainedModel, seen: ShapeRecorder) -> None:
     """Raise NotRagged if a model's window did not reach attention."""
     config = text_config(model.config)
-    if (
-        getattr(config, "sliding_window", None)
-        and not getattr(config, "layer_types", None)
-        and not any(asked.window for asked in seen.asked)
-    ):
+    if not getattr(config, "sliding_window", None) or any(asked.window for asked in seen.asked):
+        return
+    kinds = getattr(config, "layer_types", None)
+    if not kinds or any("sliding" in kind for kind in kinds):
         raise NotRagged("its config has a sliding window that its layers don't pass to attention")
 
 
