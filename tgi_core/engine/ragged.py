@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from tgi_core.backend import Feature, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
-from tgi_core.engine.attention.indexing import IndexedRows, indexed_rows
-from tgi_core.engine.attention.interface import AttentionParameters, use_attention
+from tgi_core.engine.attention.indexing import indexed_rows
+from tgi_core.engine.attention.interface import AttentionParameters, IndexedRows, use_attention
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree

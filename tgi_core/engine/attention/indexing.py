@@ -7,30 +7,15 @@ in the paged cache, as a layer whose values have no width. Rows that run one tok
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import LayerCache, PagedLayer
+from tgi_core.engine.attention.interface import IndexedRows
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.torch_sdpa import gathered
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedRows:
-    """Flat tokens start…end − 1 of a step: those of as many rows of one token each if `batched`, else of one row.
-
-    `visible` [rows, tokens of a row, positions] says which positions a token may see. `update` stores the index's keys of these tokens,
-    [rows, tokens of a row, width], and returns those of all positions, [rows, positions, width].
-    """
-
-    start: int
-    end: int
-    batched: bool
-    visible: Tensor
-    update: Callable[[Tensor], Tensor]
 
 
 def indexed_rows(layer: PagedLayer, step: StepMetadata) -> list[IndexedRows]:

@@ -6,18 +6,15 @@ Source: transformers' `AttentionInterface`. A name without a registered mask fun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from tgi_core.engine.attention.indexing import IndexedRows
 
 NAME = "tgi_ragged"
 """The name of the attention function in transformers' table."""
@@ -84,6 +81,21 @@ class AttentionParameters:
     def span(self) -> int | None:
         """Positions that a query sees at most, itself included; None: all. A chunk is one, too: the row's last one is visible in part."""
         return min((limit for limit in (self.window, self.chunk) if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRows:
+    """Flat tokens start…end − 1 of a step: those of as many rows of one token each if `batched`, else of one row.
+
+    `visible` [rows, tokens of a row, positions] says which positions a token may see. `update` stores the index's keys of these tokens,
+    [rows, tokens of a row, width], and returns those of all positions, [rows, positions, width].
+    """
+
+    start: int
+    end: int
+    batched: bool
+    visible: Tensor
+    update: Callable[[Tensor], Tensor]
 
 
 class AttentionImpl(Protocol):

@@ -8,8 +8,16 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.indexing import IndexedRows
-from tgi_core.engine.attention.interface import INDEXED, NAME, TRACED, AttentionParameters, NotRagged, register, use_attention
+from tgi_core.engine.attention.interface import (
+    INDEXED,
+    NAME,
+    TRACED,
+    AttentionParameters,
+    IndexedRows,
+    NotRagged,
+    register,
+    use_attention,
+)
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.models.build import text_config

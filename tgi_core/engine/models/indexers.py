@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from tgi_core.engine.attention.indexing import IndexedRows, joined
-from tgi_core.engine.attention.interface import NotRagged, active_attention
+from tgi_core.engine.attention.indexing import joined
+from tgi_core.engine.attention.interface import IndexedRows, NotRagged, active_attention
 from tgi_core.engine.models.cache_names import CACHE_NAMES, cache_name
 
 
