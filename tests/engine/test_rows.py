@@ -51,6 +51,7 @@ def test_a_window_that_masks_do_not_know_keeps_the_own_cache(tmp_path: Path) -> 
     session.close()
 
 
+@pytest.mark.skipif(not TRANSFORMERS_5, reason="the generate of transformers 4 fails for this type")
 def test_a_model_whose_tokens_see_later_ones_runs_over_whole_rows(tmp_path: Path) -> None:
     """CPM-Ant returns other logits for a token once others follow it: each step computes the whole row, as `generate` does."""
     session, capacity = open_cpu(save_tiny("cpmant", tmp_path), dtype="float32")
