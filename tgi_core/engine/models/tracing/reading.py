@@ -13,10 +13,7 @@ from tgi_core.engine.attention.interface import AttentionParameters, KeyBias, No
 from tgi_core.engine.models.build import UNLIMITED_POSITIONS, max_positions
 from tgi_core.engine.models.cache_names import cache_name
 from tgi_core.engine.models.tracing.cache import TracedCache
-from tgi_core.engine.models.tracing.tensors import LayerCall, Scored
-
-_HIDDEN = -1e4
-"""Biases below it hide a position: masks add the least number of the dtype, or one such as this."""
+from tgi_core.engine.models.tracing.tensors import HIDDEN, LayerCall, Scored
 
 _TOLERANCE = 2e-3
 """How much biases may differ, relative to the largest one near them: they may be rounded to bfloat16."""
@@ -97,7 +94,7 @@ def _parameters(scored: Scored, halfway: Scored, kept: list[KeyBias]) -> Attenti
 
 def _visible(bias: Tensor) -> tuple[int | None, Tensor]:
     """The window of the last query, None if it sees all positions, and the bias with zeros outside it. Raises NotRagged."""
-    seen = bias > _HIDDEN
+    seen = bias > HIDDEN
     count = int(seen[0].sum())
     if not (seen == seen[:1]).all() or not count or not seen[0, -count:].all():
         raise NotRagged("its layers hide positions in a way of their own")

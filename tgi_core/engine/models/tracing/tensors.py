@@ -18,6 +18,9 @@ from torch import Tensor
 
 from tgi_core.engine.attention.interface import NotRagged
 
+HIDDEN = -1e4
+"""Biases below it hide a position: masks add the least number of the dtype, or one such as this."""
+
 
 class Role(Enum):
     """What a tensor stands for."""
@@ -42,7 +45,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """One layer's attention in one run: the keys and values of the run's `tokens` tokens, [1, kv_heads, tokens, width] each.
+    """One layer's attention in one run: the keys and values of the run's `tokens` tokens, [1, kv_heads, tokens, width] each, which are the
+    last of `positions`.
 
     `attend` computes the attention of these scores, [tokens, heads, width]. `reads` says that scales and biases are to be recorded: it
     waits for the device.
@@ -51,6 +55,7 @@ class LayerCall:
     key: Tensor
     value: Tensor
     tokens: int
+    positions: int
     attend: Callable[[LayerCall, Scored], Tensor]
     reads: bool
 
@@ -110,7 +115,7 @@ def keys_and_values(
     """What a cache returns for the keys and values of new tokens, if it has `positions` positions with them. More than the new ones:
     scales and biases are recorded."""
     tokens = key.shape[2]
-    call = LayerCall(key, value, tokens, attend, reads=positions != tokens)
+    call = LayerCall(key, value, tokens, positions, attend, reads=positions != tokens)
 
     def traced(role: Role, like: Tensor) -> Traced:
         shaped = torch.empty(*like.shape[:2], positions, like.shape[3], dtype=like.dtype, device="meta")
@@ -146,8 +151,17 @@ def _cast(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _same(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced | None:
-    """Dropout, which is off, and what only replaces infinities."""
-    return args[0] if isinstance(args[0], Traced) else None
+    """Dropout, which is off."""
+    return args[0] if isinstance(args[0], Traced) and not kwargs.get("training") else None
+
+
+def _floored(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced | None:
+    """Scores that are at least as large as the least number that a mask may add."""
+    scores, *bounds = (*args, *kwargs.values())
+    if _role(scores) is not Role.SCORES or len(bounds) != 1 or "max" in kwargs or isinstance(bounds[0], Traced):
+        return None
+    unread = not scores.meaning.call.reads or getattr(bounds[0], "is_meta", False)
+    return scores if unread or float(bounds[0]) < HIDDEN else None
 
 
 def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -155,7 +169,7 @@ def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     left, right = args
     if _role(right) is Role.KEYS and not isinstance(left, Traced):
         return _scores(left, right)
-    if _role(left) is Role.WEIGHTS and _role(right) is Role.VALUES:
+    if _role(left) is Role.WEIGHTS and _role(right) is Role.VALUES and right.shape[-2] == left.shape[-1]:
         meaning = left.meaning
         return _attended(meaning.call, meaning.scored, meaning.shaped.shape[:-1])
     return None
@@ -175,7 +189,7 @@ def _baddbmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def _scores(query: Tensor, keys: Traced) -> Traced:
     meaning = keys.meaning
     call, shape = meaning.call, meaning.shaped.shape
-    if query.shape[-2:] != (call.tokens, shape[-2]):
+    if query.shape[-2:] != (call.tokens, shape[-2]) or shape[-1] != call.positions:
         raise NotRagged("its queries are not multiplied by keys, token by token")
     shaped = torch.empty(*query.shape[:-1], shape[-1], dtype=query.dtype, device="meta")
     bias = torch.zeros(1, shape[-1], device="cpu" if query.is_meta else query.device) if call.reads else None
@@ -317,7 +331,8 @@ _BY_HANDLER: dict[_Handler, str] = {
     _reshaped: "transpose permute view reshape expand unsqueeze squeeze contiguous flatten unflatten swapaxes getitem "
     "repeat_interleave repeat broadcast_to expand_as clone detach",
     _cast: "to float half bfloat16 double type_as",
-    _same: "dropout nan_to_num clamp clamp_min max maximum",
+    _same: "dropout",
+    _floored: "clamp clamp_min max maximum",
     _matmul: "matmul bmm",
     _baddbmm: "baddbmm",
     _add: "add radd iadd",
