@@ -25,7 +25,7 @@ REASONS = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "idefics": _IMAGE,
-    "inkling_mm_model": "its audio tower needs the package scipy, which is not part of this engine",
+    "inkling_mm_model": "transformers needs the package scipy to build it, which is not part of this engine",
     "instructblip": _IMAGE,
     "instructblipvideo": _IMAGE,
     "kosmos-2": _IMAGE,

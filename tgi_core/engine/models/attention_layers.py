@@ -35,7 +35,8 @@ PROBED = 2
 class ShapeRecorder:
     """Computes causal attention over a call's own tokens, and records shapes and parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.shapes: list[LayerShape] = []
         self.asked: list[AttentionParameters] = []
         self.heads: list[int] = []
@@ -65,7 +66,7 @@ class ShapeRecorder:
             self.heads.append(1)
             return keys
 
-        visible = torch.ones(1, PROBED, PROBED, dtype=torch.bool).tril()
+        visible = torch.ones(1, PROBED, PROBED, dtype=torch.bool, device=self._device).tril()
         return [IndexedRows(0, PROBED, False, visible, update)]
 
 
@@ -101,7 +102,7 @@ def _through_interface(model: PreTrainedModel, states: StateLayers | None) -> tu
     ):
         raise NotRagged("its attention does not go through transformers' attention interface")
     decoder.set_attn_implementation(NAME)
-    call = ModelCall(model, states)
+    call = ModelCall(model, states, pad=getattr(model.config, "pad_token_id", None))
     padded = _skip_padding_check(model)
     try:
         seen = probe_forward(model, call)
@@ -132,10 +133,11 @@ def _by_index(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
 def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
     """A model that computes attention with plain operators."""
     name_attention(model, default_attention(model))
+    pad = getattr(model.config, "pad_token_id", None)
+    _skip_padding_check(model)
     traced = TracedAttention(model)
     name_attention(model, TRACED)
-    call = ModelCall(model, given=traced.arguments)
-    _skip_padding_check(model)
+    call = ModelCall(model, given=traced.arguments, pad=pad)
     seen = probe_forward(model, call)
     _check_window(model, seen)
     return call, seen
@@ -174,7 +176,7 @@ def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> Non
         call.head = OutputHead(model)
         return call.logits(call.hidden(ids, ids, None))
 
-    with use_attention(ShapeRecorder()):
+    with use_attention(ShapeRecorder(model.device)):
         same = runs_apart(model, lambda: call(ids, ids, None), apart)
     if not agree(int(same)):
         call.head = None
@@ -194,7 +196,7 @@ def _skip_padding_check(model: PreTrainedModel) -> list[tuple[PretrainedConfig, 
 
 def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
     """The attention layers that a few tokens run through, in call order."""
-    recorder = ShapeRecorder()
+    recorder = ShapeRecorder(model.device)
     positions = torch.arange(PROBED, device=model.device).unsqueeze(0)
     with torch.inference_mode(), use_attention(recorder):
         call(positions, positions, None)

@@ -25,17 +25,22 @@ class ModelCall:
     """
 
     def __init__(
-        self, model: PreTrainedModel, states: StateLayers | None = None, given: Callable[[], dict[str, Any]] | None = None
+        self,
+        model: PreTrainedModel,
+        states: StateLayers | None = None,
+        given: Callable[[], dict[str, Any]] | None = None,
+        pad: int | None = None,
     ) -> None:
-        """`states` belong to its state layers. `given` makes the arguments of a step whose model needs a cache object. Raises NotRagged."""
+        """`states` belong to its state layers. `given` makes the arguments of a step whose model needs a cache object. The token `pad` may
+        have no position. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
         self.states, self._given = states, given
         self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
         self._table: PositionTable | None = None
         if not self._placed and given is None and (states is None or states.attending):
-            self._table = _position_table(model)
+            self._table = _position_table(model, pad)
         elif not self._placed and given is not None:
-            self._table = _position_table(model, needed=False)
+            self._table = _position_table(model, pad, needed=False)
         self.head: OutputHead | None = None
         """The output head, if it can run separately."""
 
@@ -68,7 +73,7 @@ class ModelCall:
         return nullcontext() if self._table is None else self._table.at(input_ids, positions)
 
 
-def _position_table(model: PreTrainedModel, needed: bool = True) -> PositionTable | None:
+def _position_table(model: PreTrainedModel, pad: int | None, needed: bool = True) -> PositionTable | None:
     """For a model that takes no positions. Raises NotRagged if it has no module for them, but one is needed."""
     table, positions = PositionTable(model), max_positions(model.config)
     if not table.exists or not positions:
@@ -78,7 +83,7 @@ def _position_table(model: PreTrainedModel, needed: bool = True) -> PositionTabl
     with torch.inference_mode():
         table.reserve(
             positions,
-            getattr(model.config, "pad_token_id", None),
+            pad,
             lambda ids: model(input_ids=ids.to(model.device), use_cache=False),
         )
     return table
