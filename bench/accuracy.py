@@ -45,7 +45,9 @@ def our_logits(model: Path, prompts: Prompts, dtype: str, cache_dtype: str = "au
     opened = plugin.backend_open(OpenOptions(str(model), dtype, cache_dtype=cache_dtype), _silent)
     tokens = sum(map(len, prompts))
     longest = max(map(len, prompts))
-    capacity = opened.warmup(WarmupPlan(max_rows=len(prompts), max_row_tokens=longest, max_step_tokens=tokens), _silent)
+    capacity = opened.warmup(
+        WarmupPlan(max_rows=len(prompts), max_row_tokens=longest, max_step_tokens=tokens, window_blocks=0), _silent
+    )
     count = -(-longest // capacity.groups[0].block_size)
     rows = []
     for i, prompt in enumerate(prompts):

@@ -39,6 +39,36 @@ def make(name: str = "135m", folder: Path | None = None) -> Path:
     return folder
 
 
+WRAP, LOOPS_END = 96, 24000
+"""Of a model that writes loops: tokens per loop, and the first token that is in none."""
+
+
+def make_looping(folder: Path | None = None) -> Path:
+    """Return the directory of a Llama in SmolLM2-135M's shape that writes token t + 1 after token t, on first use made (330 MB). Tokens
+    below `LOOPS_END` loop: after the last one of `WRAP` comes the first. Its layers add nothing, but take as long as others."""
+    folder = folder or cache_folder() / "looping-135m"
+    if (folder / "tokenizer.json").exists():
+        return folder
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {**SHAPES["135m"].config, "max_position_embeddings": CONTEXT, "tie_word_embeddings": False}
+    config = AutoConfig.for_model(**shape, eos_token_id=None, bos_token_id=None, pad_token_id=None)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    before = torch.arange(config.vocab_size) - 1
+    before[:LOOPS_END:WRAP] += WRAP
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.model.embed_tokens.weight[before % config.vocab_size])
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, config.vocab_size)
+    return folder
+
+
 def write_tokenizer(folder: Path, size: int) -> None:
     """Write the demo model's tokenizer, padded to `size` with pairs of its tokens, which encoding never produces."""
     parts = json.loads((DEMO / "tokenizer.json").read_text())

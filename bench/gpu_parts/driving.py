@@ -43,7 +43,7 @@ class Driver:
         opened = find(place.backend).open(OpenOptions(str(model), "bfloat16"), quiet)
         self.session = Session(opened, place.backend)
         self.opened_s = time.perf_counter() - started
-        plan = WarmupPlan(max_rows=rows, max_row_tokens=row_tokens, max_step_tokens=step_tokens)
+        plan = WarmupPlan(max_rows=rows, max_row_tokens=row_tokens, max_step_tokens=step_tokens, window_blocks=0)
         self.capacity: Capacity = self.session.warmup(plan, quiet)
         self.warmed_s = time.perf_counter() - started - self.opened_s
         self._next_id = 1

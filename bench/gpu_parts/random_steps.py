@@ -149,7 +149,9 @@ def _tokens(
     directory = Path(tgi_conformance.__file__).with_name("golden") / "models" / model
     with switched(**variables):
         session = Session(find(backend).open(OpenOptions(str(directory), "float32"), quiet), backend)
-        plan = WarmupPlan(max_rows=_ROWS, max_row_tokens=_ROW_TOKENS, max_step_tokens=_STEP_TOKENS, num_blocks=1024)
+        plan = WarmupPlan(
+            max_rows=_ROWS, max_row_tokens=_ROW_TOKENS, max_step_tokens=_STEP_TOKENS, num_blocks=1024, window_blocks=0
+        )
         capacity = session.warmup(plan, quiet)
         (late if late is not None else []).clear()
         made = RandomSteps(session, capacity, seed=7).play(steps)

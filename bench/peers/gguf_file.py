@@ -33,7 +33,11 @@ LAYER = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 LEAST = gguf.GGMLQuantizationType.Q8_0
-OUTSIDE = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+OUTSIDE = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
 
 
 def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:

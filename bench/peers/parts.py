@@ -9,9 +9,9 @@ from typing import Any
 
 from tgi_backend_cpu.choosing import INT8_ROWS
 
-from bench.peers import http, offline
+from bench.peers import drafts, http, offline
 from bench.peers.venvs import PEERS, Peer
-from bench.random_model import make
+from bench.random_model import make, make_looping
 from bench.results import save
 from bench.serving import ours
 
@@ -71,6 +71,10 @@ def _neighbour(run: Run) -> dict[str, Any]:
     return offline.offline(make(), _engines("ours", "llama.cpp"), BATCHES, run.rounds, run.note, busy=True, new=run.new)
 
 
+def _drafts(run: Run) -> dict[str, Any]:
+    return drafts.serving(make_looping(), (1, 8), run.rounds, run.note)
+
+
 def _http(run: Run) -> dict[str, Any]:
     return http.serving(make(), list(http.SERVERS), BATCHES, run.rounds, run.note, run.new)
 
@@ -85,6 +89,7 @@ PARTS = {
     "context": Part("Long contexts", _context),
     "neighbour": Part("On a busy machine", _neighbour),
     "http": Part("Servers, streaming over HTTP", _http),
+    "drafts": Part("N-gram drafts, streaming over HTTP", _drafts),
     "arrivals": Part("Gaps between tokens while requests arrive", lambda run: ours.arrivals(make(), run.rounds)),
     "start": Part("Start and memory", lambda run: ours.start_and_memory(make(), run.rounds)),
     "null": Part("Server overhead without a model", lambda run: ours.null(run.rounds)),

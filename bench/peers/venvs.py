@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.child import ROOT, EngineProcess
-from bench.random_model import make
+from bench.random_model import make, make_looping
 from bench.shapes import SHAPES
 
 HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tgi-core" / "bench-peers"
@@ -89,6 +89,7 @@ def prepare() -> None:
     for name in SHAPES:
         model = make(name)
         _convert(name, model)
+    _convert_to_gguf("135m", make_looping(), "", "BF16")
 
 
 def _install(peer: Peer, venv: str) -> None:
@@ -163,13 +164,17 @@ def _fetch_llama_cpp(source: Path) -> None:
 def _convert(name: str, model: Path) -> None:
     """Convert the model to llama.cpp's and OpenVINO's formats."""
     for suffix, kind in GGUF.items():
-        gguf = model.with_name(f"{model.name}{suffix}.gguf")
-        if not gguf.exists():
-            command = [str(PEERS["llama.cpp"].folder / "python"), "-m", "bench.peers.gguf_file"]
-            subprocess.run([*command, name, str(model), str(gguf), kind], check=True, cwd=ROOT)
+        _convert_to_gguf(name, model, suffix, kind)
     for suffix, options in OPENVINO.items():
         folder = model.with_name(f"{model.name}-openvino{suffix}")
         if not (folder / "openvino_model.bin").exists():
             command = [str(PEERS["OpenVINO GenAI"].folder / "optimum-cli"), "export", "openvino", "--model", str(model)]
             command += ["--task", "text-generation-with-past", "--weight-format", *options, str(folder)]
             subprocess.run(command, check=True)
+
+
+def _convert_to_gguf(name: str, model: Path, suffix: str, kind: str) -> None:
+    gguf = model.with_name(f"{model.name}{suffix}.gguf")
+    if not gguf.exists():
+        command = [str(PEERS["llama.cpp"].folder / "python"), "-m", "bench.peers.gguf_file"]
+        subprocess.run([*command, name, str(model), str(gguf), kind], check=True, cwd=ROOT)

@@ -115,6 +115,7 @@ _SECTIONS: dict[str, Callable[[Result], str]] = {
     "context": tables.engines,
     "neighbour": tables.engines,
     "http": tables.servers,
+    "drafts": tables.drafts,
     "arrivals": tables.arrivals,
     "start": tables.start,
     "null": tables.null,

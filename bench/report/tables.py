@@ -78,6 +78,29 @@ def servers(part: Result) -> str:
     return table(heads, lines()) + "\n" + table(["server", "process to healthy, s", "to first token, s"], cold)
 
 
+def drafts(part: Result) -> str:
+    """Answers with n-gram drafts and without, by kind of answer, number of clients and server."""
+    rows = part["rows"]
+
+    def lines() -> Table:
+        for kind, clients in dict.fromkeys((row["kind"], row["clients"]) for row in rows):
+            here = chosen(rows, kind=kind, clients=clients)
+            best = [row for row in chosen(here, engine="ours") if row["drafts"]]
+            for engine in values(here, "engine"):
+                mine = chosen(here, engine=engine)
+                without, with_drafts = chosen(mine, drafts=0), [row for row in mine if row["drafts"]]
+                if without and with_drafts:
+                    ours = "" if engine == "ours" else f"{ratio(with_drafts, 'rate', best):.2f}"
+                    gain = f"{ratio(without, 'rate', with_drafts):.2f}"
+                    yield [engine, kind, clients, figure(without, "rate"), figure(with_drafts, "rate"), gain, ours]
+
+    text = (
+        "Prompts and answers of 96 tokens. *copied*: the answer is the prompt; *edited*: one token in eight differs; *new*: nothing "
+        "repeats.\n\n"
+    )
+    return text + table(["server", "answer", "clients", "tokens/s", "with drafts", "gain", "ours ÷, with drafts"], lines())
+
+
 def arrivals(part: Result) -> str:
     """Gaps within streams while new requests arrive."""
     rows = part["rows"]

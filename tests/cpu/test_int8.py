@@ -67,7 +67,7 @@ def test_integers_are_multiplied_exactly(
     groups, size = shape
     one, other = (coded(columns, groups * size, groups, bits, kind, seed + place) for place in (0, 1))
     x = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed)
-    exact = rounded(x, size if groups > 1 else 128)
+    exact = rounded(x, size * max(1, 128 // size) if groups > 1 else 128)
     found = product(rounding, [one, other], x)
     wanted = exact @ torch.cat([numbers_of(one), numbers_of(other)]).T
     sizes = exact.abs() @ torch.cat([sizes_of(one), sizes_of(other)]).T

@@ -31,7 +31,7 @@ class Ours:
         self._precision = PRECISIONS[plan.weights, plan.weights != "" and os.environ.get(INT8_ROWS) == "1"]
         self.runner = opened.runner
         self.session = Session(opened, "cpu")
-        warmup = WarmupPlan(plan.rows, plan.row_tokens, plan.step_tokens, draft=draft)
+        warmup = WarmupPlan(plan.rows, plan.row_tokens, plan.step_tokens, draft=draft, window_blocks=0)
         self.capacity = self.session.warmup(warmup, _silent)
         self._next_id = 1
         self.tokens: dict[int, list[int]] = {}

@@ -9,6 +9,8 @@ namespace tgi {
 
 TGI_INLINE f32x16 float_integers(u32x16 v) { return _mm512_cvtepi32_ps(v); }
 TGI_INLINE u32x16 sub_units(u32x16 a, u32x16 b) { return _mm512_sub_epi32(a, b); }
+TGI_INLINE u32x16 sub_bytes(u32x16 a, u32x16 b) { return _mm512_sub_epi8(a, b); }
+TGI_INLINE u32x16 add_bytes(u32x16 a, u32x16 b) { return _mm512_add_epi8(a, b); }
 // Rounds numbers from -127 to 127 to signed bytes.
 TGI_INLINE void store_bytes(int8_t* to, f32x16 v) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))); }
 // sum + the products of four unsigned bytes of `a` with four signed ones of `b`, exact in each unit.
@@ -21,6 +23,10 @@ TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
 #endif
 }
+#if defined(__AVX512VNNI__)
+// The same where the sum is. A compiler that may choose the register copies it before every other product of a long loop.
+TGI_INLINE void add_byte_products_here(u32x16& sum, u32x16 a, u32x16 b) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+#endif
 // The same for `a` of at most 15, in a form of the instruction set's own: at most kNibbleProducts of them may be summed before add_words,
 // which is not needed if kWordsAreUnits.
 #if defined(__AVX512VNNI__)

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "int8.h"
+#include "int8_gemm.h"
 #include "tile_gemm.h"
 #include "wide_gemm.h"
 
