@@ -246,7 +246,7 @@ def outcome_of(folder: Path, expected: list[list[int]]) -> Outcome:
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})
     notes = [f"only {distinct} distinct token{'s' * (distinct > 1)}"] if distinct < 4 else []
-    if path == "own cache":
+    if path != "ragged":
         notes.append(why_own(session))
     return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, "; ".join(notes))
 
@@ -260,7 +260,7 @@ def path_of(session: Session) -> str:
 
 
 def why_own(session: Session) -> str:
-    """Why a model's cache is its own: the last of the engine's reasons that is not an exception of the model's code."""
+    """Why a model's attention or cache is its own: the last of the engine's reasons that is not an exception of the model's code."""
     (reason,) = (kernel.reason for kernel in session.capabilities().kernels if kernel.part == "attention")
     reasons = [each for each in reason.replace("NotRagged: ", "").split("; ") if "Error: " not in each]
     return reasons[-1].replace("|", "/") if reasons else "its code fails in a step of several rows"
