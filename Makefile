@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-models demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-images test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-images coverage-models coverage-models-transformers4 demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-images test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -75,6 +75,15 @@ bench-front: install
 coverage-models: install
 	$(BIN)/python -m scripts.coverage_models --output docs/models.md
 	$(BIN)/python -m scripts.coverage_models --encoder-decoders --output docs/encoder-decoder-models.md
+
+# models for images and text, after `make test-images`: some of their processors need torchvision
+coverage-images:
+	.venv-images/bin/python -c "import tests.engine.torchvision_operators, runpy; runpy.run_module('scripts.coverage_models', run_name='__main__', alter_sys=True)" \
+	    --images --output docs/image-text-models.md
+
+# the same on the oldest transformers that is supported, after `make test-transformers4`
+coverage-models-transformers4:
+	.venv-transformers4/bin/python -m scripts.coverage_models --output docs/models-transformers-4.md
 
 # the same ten model types on the oldest transformers that is supported
 test-transformers4: install

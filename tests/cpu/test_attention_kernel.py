@@ -13,7 +13,7 @@ from torch import Tensor
 from tgi_core.backend import Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.interface import AttentionParameters, KeyBias
 from tgi_core.engine.attention.metadata import build
 
 CPU = torch.device("cpu")
@@ -80,6 +80,8 @@ class Case:
         scores = self.queries[row][past:].double().transpose(0, 1) @ keys.transpose(1, 2) * how.scaling
         if how.softcap is not None:
             scores = torch.tanh(scores / how.softcap) * how.softcap
+        if how.bias is not None:
+            scores = scores + how.bias.table[:, None, : past + take].double()
         at, seen = torch.arange(past, past + take).unsqueeze(1), torch.arange(past + take).unsqueeze(0)
         hidden = seen > at
         if how.window is not None:
@@ -165,6 +167,20 @@ def test_windows_and_soft_caps(kernels: Kernels, dtype: torch.dtype, window: int
     case, how = Case(6, 2, 32, 16, dtype, RAGGED), AttentionParameters(0.4, window=window, softcap=softcap)
     for row, found in enumerate(case.run(kernels, how)):
         assert error(found, case.wanted(row, how)) < (1e-5 if dtype is torch.float32 else 2e-2), RAGGED[row]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("size", [32, 80])
+def test_biases_of_keys(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype | None, size: int) -> None:
+    """Each query head adds its own bias per position, of any shape; the table may end with the longest row, in the middle of a page.
+    Scores of several hundred have fewer bits left for differences."""
+    case, steps = Case(6, 2, size, 16, dtype, RAGGED, kept=kept), torch.arange(701).float()
+    table = torch.stack([slope * steps + (steps % 7 - steps[0] % 7) for slope in (0.5, -0.2, 0.0, 0.03, 1.0, 0.25)])
+    for bias in (KeyBias.of(table), KeyBias.of(table * 0.1).heads(0, 6)):
+        how = AttentionParameters(0.3, bias=bias)
+        for row, found in enumerate(case.run(kernels, how)):
+            assert error(found, case.wanted(row, how)) < (1e-4 if dtype is torch.float32 else 2e-2), RAGGED[row]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.tiny_configs import SMALL
 from tests.engine.tiny_models import ANY_ERROR, NEW_TOKENS, VOCAB, Outcome, Schedule, open_cpu, scatter, short
-from tgi_core.backend import WarmupPlan
+from tgi_core.backend import BackendError, WarmupPlan
 
 START = 2
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -99,6 +99,8 @@ def compare(model_type: str, folder: Path) -> Outcome:
             run.step()
         while min(map(len, run.tokens.values())) < NEW_TOKENS:
             run.step()
+    except BackendError as error:
+        return Outcome("unsupported", "", " ".join(str(error).split()).replace("|", "/"))
     except ANY_ERROR as error:
         return Outcome("unsupported", "", short(error))
     wrong = [id for id, tokens in enumerate(expected, 1) if run.tokens[id][:NEW_TOKENS] != tokens]

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tgi_core.backend import Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.attention.cache import LayerShape, PagedCache, stacked_layers
-from tgi_core.engine.attention.interface import AttentionParameters, NotRagged, attention_forward
+from tgi_core.engine.attention.interface import AttentionParameters, KeyBias, NotRagged, attention_forward
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.attention.torch_sdpa import TorchAttention
 
@@ -33,6 +33,8 @@ def textbook(query: Tensor, keys: Tensor, values: Tensor, position: int, how: At
     scores = [float(query @ keys[i]) * how.scaling for i in range(first, position + 1)]
     if how.softcap is not None:
         scores = [math.tanh(score / how.softcap) * how.softcap for score in scores]
+    if how.bias is not None:
+        scores = [score + float(how.bias.table[head, first + i]) for i, score in enumerate(scores)]
     total = sum(map(math.exp, scores)) + (0 if how.sinks is None else math.exp(float(how.sinks[head])))
     return sum((math.exp(s) / total * values[first + i] for i, s in enumerate(scores)), torch.zeros(values.shape[1]))
 
@@ -44,13 +46,14 @@ parameters = st.builds(
     softcap=st.sampled_from([None, 2.0]),
     chunk=st.sampled_from([None, 4]),
     sinks=st.sampled_from([None, torch.tensor([0.3, -1.0, 2.0, 0.0])]),
+    bias=st.sampled_from([None, KeyBias.of(torch.tensor([0.5, -0.3, 0.0, 0.1])[:, None] * torch.arange(24).sqrt())]),
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=1, max_size=4), parameters, st.integers(0, 99))
 def test_textbook(rows: list[tuple[int, int]], how: AttentionParameters, seed: int) -> None:
-    """Any mix of decode and prefill rows, with windows, chunks, soft caps, sinks and values of another width."""
+    """Any mix of decode and prefill rows, with windows, chunks, soft caps, sinks, biases and values of another width."""
     generator = torch.Generator().manual_seed(seed)
     cache = PagedCache((LayerShape(KV_HEADS, KEY, VALUE),), 40, BLOCK, torch.float32, CPU)
     layer, free = cache.layers[0], torch.randperm(40, generator=generator).add(1).tolist()

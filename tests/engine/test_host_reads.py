@@ -34,6 +34,6 @@ def test_no_input_id_is_read_on_the_host(pad_token_id: int) -> None:
     model = AutoModelForCausalLM.from_config(config).eval()
     call, _ = use_ragged_attention(model)
     ids = torch.arange(4).unsqueeze(0)
-    with torch.inference_mode(), use_attention(ShapeRecorder()), HostReads() as reads:
+    with torch.inference_mode(), use_attention(ShapeRecorder(torch.device("cpu"))), HostReads() as reads:
         call(ids, ids, torch.tensor([3]))
     assert reads.count == 0

@@ -32,7 +32,7 @@ TYPES = {
     "lfm2": ("q_proj", "w1", "w2"),
     "mamba": ("in_proj", "out_proj"),
 }
-"""Grouped queries, biases, merged projections, two layouts of GPT, a mixture of experts, one type that attends row by row, layers beside
+"""Grouped queries, biases, merged projections, two layouts of GPT, a mixture of experts, one type whose attention is traced, layers beside
 those with states, and layers inside them."""
 OWN_CACHE = ("mamba",) if hasattr(DynamicCache, "update_conv_state") else ("mamba", "lfm2")
 """Those of them that run so, in transformers 5 and 4."""

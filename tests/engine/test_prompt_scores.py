@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.static.opened import open_on_static
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import open_cpu, save_tiny, silent
 from tgi_core.backend import EMPTY, Capacity, Feature, OpenOptions, OutputOptions, Request, Row, WarmupPlan
 from tgi_core.backend.session import Session
@@ -82,7 +83,9 @@ ENGINES: dict[str, tuple[str, Open]] = {
     "modules, one step ahead": ("gpt2", lambda model: opened(LateKit(LateQueue()), model)),
     "modules with experts": ("mixtral", lambda model: opened(LateKit(None), model)),
     "states": ("mamba", lambda model: opened(LateKit(None), model)),
-    "by row": ("bloom", lambda model: opened(LateKit(None), model)),
+    "traced attention": ("falcon", lambda model: opened(LateKit(None), model)),
+    "traced attention, one step ahead": ("bloom", lambda model: opened(LateKit(LateQueue()), model)),
+    "by row": ("doge" if TRANSFORMERS_5 else "jetmoe", lambda model: opened(LateKit(None), model)),
     "own cache": ("rwkv", lambda model: opened(LateKit(None), model)),
     "native": ("llama", lambda model: open_cpu(model, PLAN, dtype="float32")),
     "static": ("llama", lambda model: open_on_static(model, PLAN)),

@@ -8,21 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.engine.mixed_rows import NEW, check_rows_alone
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import PROMPTS, Schedule, expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
 from tgi_core.backend import CacheKind, InvalidModel, WarmupPlan
 from tgi_core.engine.rows.lockstep import Lockstep
 from tgi_core.engine.rows.token_wise import token_wise_modules
 
 ROWS = 12
-FAMILIES = ("bloom", "falcon", "gpt_neo", "mpt", "stablelm", "bart", "xglm", "gpt_neox_japanese")
-INDEXED = ("deepseek_v32",) if "deepseek_v32" in CONFIG_MAPPING else ()
-"""Types whose layers select visible positions with an index; transformers 4 has none."""
+FAMILIES = ("doge",) if TRANSFORMERS_5 else ("jetmoe", "diffllama")
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *INDEXED])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
     """Greedy and seeded rows that join whole or in chunks: each makes the tokens that it makes alone."""
     session, capacity = open_cpu(save_tiny(family, tmp_path), WarmupPlan(max_rows=ROWS, max_row_tokens=32), dtype="float32")
@@ -33,7 +31,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
 
 def test_rows_share_a_prefix(tmp_path: Path) -> None:
     """A request whose first block was computed for another one makes the tokens that it makes from scratch."""
-    session, capacity = open_cpu(save_tiny("bloom", tmp_path), dtype="float32")
+    session, capacity = open_cpu(save_tiny(FAMILIES[0], tmp_path), dtype="float32")
     size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
     run = Schedule(session, capacity)
     first = run.request(1, prompt, len(prompt))
@@ -53,6 +51,7 @@ def test_a_window_that_masks_do_not_know_keeps_the_own_cache(tmp_path: Path) -> 
     session.close()
 
 
+@pytest.mark.skipif(not TRANSFORMERS_5, reason="the generate of transformers 4 fails for this type")
 def test_a_model_whose_tokens_see_later_ones_runs_over_whole_rows(tmp_path: Path) -> None:
     """CPM-Ant returns other logits for a token once others follow it: each step computes the whole row, as `generate` does."""
     session, capacity = open_cpu(save_tiny("cpmant", tmp_path), dtype="float32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import transformers
 from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -69,9 +70,11 @@ SMALL: dict[str, Any] = {
     "attention_chunk_size": 8,
     "window_size": 6,
     "index_topk": 4,
+    "unpadded_vocab_size": VOCAB,
     "initializer_range": 0.15,
     "attention_dropout": 0.0,
     "is_decoder": True,
+    "use_mamba_kernels": False,
     "tie_word_embeddings": False,
 }
 """What every config is cut down to, where it has the field."""
@@ -114,6 +117,8 @@ def _has(config: PretrainedConfig, name: str) -> bool:
     return getattr(config, name, None) is not None
 
 
+TRANSFORMERS_5 = int(transformers.__version__.split(".")[0]) >= 5
+
 PER_LAYER = ("head_dim", "num_key_value_heads", "num_attention_heads")
 """Fields that are None by default or differ from layer to layer, and matter all the same."""
 
@@ -149,6 +154,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {"n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "falcon_h1": {"mamba_d_ssm": 128, **MAMBA},
     "gemma3n_text": {

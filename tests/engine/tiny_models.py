@@ -46,6 +46,8 @@ class Outcome:
     verdict: str
     path: str
     note: str = ""
+    images: str = ""
+    """What came of prompts with images, for types that see them."""
 
 
 def save_tiny(model_type: str, folder: Path, **overrides: Any) -> Path:
@@ -79,7 +81,12 @@ def scatter(model: PreTrainedModel) -> None:
 
 def expected_tokens(folder: Path) -> list[list[int]]:
     """Greedy tokens of transformers' own `generate`, prompt by prompt."""
-    model = _class_of(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=torch.float32).eval()
+    return greedy_tokens(_class_of(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=torch.float32))
+
+
+def greedy_tokens(model: Any) -> list[list[int]]:
+    """Greedy tokens that a model of transformers generates, prompt by prompt."""
+    model.eval()
     for name in ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"):
         setattr(model.generation_config, name, None)
     made = []
@@ -229,6 +236,11 @@ def compare(model_type: str, folder: Path) -> Outcome:
         expected = expected_tokens(folder)
     except ANY_ERROR as error:
         return Outcome("unsupported", "", f"{TRANSFORMERS}: {short(error)}")
+    return outcome_of(folder, expected)
+
+
+def outcome_of(folder: Path, expected: list[list[int]]) -> Outcome:
+    """Run a checkpoint, and compare; never raises for what a model's code does."""
     try:
         session, capacity = open_cpu(folder, dtype="float32")
         path = path_of(session)
@@ -240,7 +252,7 @@ def compare(model_type: str, folder: Path) -> Outcome:
     wrong = [i for i, tokens in enumerate(expected, 1) if made[i] != tokens[: len(made[i])] or not made[i]]
     distinct = len({token for tokens in expected for token in tokens})
     notes = [f"only {distinct} distinct token{'s' * (distinct > 1)}"] if distinct < 4 else []
-    if path == "own cache":
+    if path != "ragged":
         notes.append(why_own(session))
     return Outcome("differs", path, f"prompts {wrong}") if wrong else Outcome("exact", path, "; ".join(notes))
 
@@ -254,7 +266,7 @@ def path_of(session: Session) -> str:
 
 
 def why_own(session: Session) -> str:
-    """Why a model's cache is its own: the last of the engine's reasons that is not an exception of the model's code."""
+    """Why a model's attention or cache is its own: the last of the engine's reasons that is not an exception of the model's code."""
     (reason,) = (kernel.reason for kernel in session.capabilities().kernels if kernel.part == "attention")
     reasons = [each for each in reason.replace("NotRagged: ", "").split("; ") if "Error: " not in each]
     return reasons[-1].replace("|", "/") if reasons else "its code fails in a step of several rows"

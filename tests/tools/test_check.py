@@ -28,7 +28,22 @@ from tgi_core.hub.headers import write_hollow
 from tgi_core.model_files import DEMO
 from tgi_core.wire.types import ShardInfo
 
-FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gpt_neox", "mixtral", "bloom", "mamba", "lfm2")
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "gpt2",
+    "gemma2",
+    "gpt_neox",
+    "mixtral",
+    "bloom",
+    "gpt_neo",
+    "mvp",
+    "doge",
+    "mamba",
+    "lfm2",
+)
 """Types that run from a table, through transformers' modules with a paged cache, with their own cache, and with states."""
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=None)
 

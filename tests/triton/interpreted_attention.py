@@ -17,7 +17,7 @@ import triton.language as tl
 from tests.triton.ragged_cases import FACTORS, TOLERANCES, draw_case, draw_step
 from tgi_core.engine.attention.cache import LayerShape
 from tgi_core.engine.attention.checking import Case, disagreement
-from tgi_core.engine.attention.interface import AttentionParameters
+from tgi_core.engine.attention.interface import AttentionParameters, KeyBias
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.triton.attention_blocks import load_queries
 from tgi_core.engine.triton.launching import Operands, launch_decode, launch_varlen, launch_write
@@ -94,14 +94,30 @@ def test_cache_of_8_bits() -> None:
     assert torch.allclose(*results, atol=1e-5)
 
 
+LINE = KeyBias.of(torch.tensor([[0.5], [0.0625]]) * torch.arange(200))
+
+
 @pytest.mark.parametrize(
-    "parameters", [AttentionParameters(0.25), AttentionParameters(0.2, window=24, sinks=torch.tensor([0.5, -1.0]))]
+    "parameters",
+    [
+        AttentionParameters(0.25),
+        AttentionParameters(0.2, window=24, sinks=torch.tensor([0.5, -1.0])),
+        AttentionParameters(0.2, bias=LINE),
+    ],
 )
 def test_self_check(parameters: AttentionParameters) -> None:
     """The provider checks itself on what layers ask for, and finds nothing wrong."""
     layers = [AttentionLayer(LayerShape(1, 16, 16), 2, parameters)]
     assert TritonAttention(TILES, 4).probe() == ""
     assert TritonAttention(TILES, 4).self_check(layers, torch.float32, CPU) == ""
+
+
+def test_only_linear_biases() -> None:
+    """Kernels take slopes; a table that was rounded is left to another provider."""
+    curved, layers = KeyBias.of((LINE.table * 3).bfloat16().float().sqrt()), [LayerShape(1, 16, 16)]
+    refusal = TritonAttention(TILES, 4).refusal
+    assert refusal(layers, [AttentionParameters(0.2, bias=LINE)], torch.float32) == ""
+    assert refusal(layers, [AttentionParameters(0.2, bias=curved)], torch.float32) == "biases that are not linear"
 
 
 def test_self_check_of_8_bits() -> None:

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from tgi_core.backend import Feature, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import LayerShape, PagedCache
-from tgi_core.engine.attention.interface import AttentionParameters, use_attention
+from tgi_core.engine.attention.indexing import indexed_rows
+from tgi_core.engine.attention.interface import AttentionParameters, IndexedRows, use_attention
 from tgi_core.engine.attention.metadata import StepMetadata, see_prompts
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.comparison import Agree
@@ -43,6 +44,12 @@ class RaggedStep:
             layer.zero_blocks(metadata.begun)
         layer.write(metadata.slots, key, value)
         return self.provider.attend(query, layer, metadata, parameters)
+
+    def indexed(self) -> list[IndexedRows]:
+        """See `AttentionImpl.indexed`."""
+        layer = self.cache.layers[self.layer]
+        self.layer += 1
+        return indexed_rows(layer, self.metadata)
 
 
 class RaggedRunner(PagedRunner):

@@ -22,7 +22,13 @@ from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
 from tgi_core.engine.media.opening import ImageCheck, offer_images, plan_images, refused
-from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
+from tgi_core.engine.models.attention_layers import (
+    ShapeRecorder,
+    default_attention,
+    name_attention,
+    probe_forward,
+    use_ragged_attention,
+)
 from tgi_core.engine.models.build import ModelSource, ids_without_logits, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear import KernelLinear
@@ -87,7 +93,7 @@ def select_runner(
             why_own = one_line(reason)
             break
     adapters.remove(model)
-    model.set_attn_implementation(source.attention(model))
+    name_attention(model, default_attention(model))
     adapters.install(model)
     shape = replace(shape, vocab_size=shape.vocab_size - ids_without_logits(model))
     own, shape = _row_by_row(model, expected, shape, kit, adapters, agree, why_own)

@@ -67,6 +67,8 @@ class NativeAttention:
         """Why it does not support these layers; empty if it does."""
         if dtype not in DTYPES:
             return f"the dtype is {dtype}"
+        if any(each.selected is not None for each in asked):
+            return "layers with an index"
         for shape, parameters in zip(layers, asked, strict=True):
             if shape.key_width != shape.value_width or shape.key_width not in HEAD_SIZES:
                 return f"head sizes {shape.key_width} and {shape.value_width}, not one multiple of 16 up to {HEAD_SIZES[-1]}"
@@ -93,7 +95,11 @@ class NativeAttention:
         flat = query.transpose(0, 1).contiguous()
         out = torch.empty_like(flat)
         rows, tables = step_rows(step)
-        scoring = Scoring(parameters.scaling, parameters.softcap or 0.0, parameters.window or 0)
+        bias = None if parameters.bias is None else parameters.bias.table
+        if bias is not None and bias.stride(0) % PAGE:
+            raise ValueError(f"biases of {bias.stride(0)} positions a head, which are no whole pages")
+        by_position = (0, None) if bias is None else (bias.stride(0), bias.data_ptr())
+        scoring = Scoring(parameters.scaling, parameters.softcap or 0.0, parameters.window or 0, *by_position)
         self._kernels.call.tgi_attend(
             self._kernels.pool,
             int(flat.dtype is torch.bfloat16),

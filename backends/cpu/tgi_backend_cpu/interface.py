@@ -148,7 +148,7 @@ class Cache(Structure):
 class Scoring(Structure):
     """How attention changes scores."""
 
-    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int32))
+    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int32), ("bias_stride", c_int32), ("bias", c_void_p))
 
 
 _FLAG, _COUNT, _SIZE, _AT = c_int32, c_int32, c_size_t, c_void_p

@@ -49,6 +49,10 @@ class Limits:
             return "no rows in chunks"
         if asked.sinks is not None:
             return "no sinks"
+        if asked.bias is not None:
+            return "no bias"
+        if asked.selected is not None:
+            return "no index"
         if asked.softcap is not None and not self.softcaps:
             return "no soft cap"
         return "no windows" if asked.window is not None and not self.windows else ""

@@ -71,8 +71,10 @@ class TableAttention(PlainAttention):
 
     def refusal(self, layers: Sequence[LayerShape], asked: Sequence[AttentionParameters], dtype: torch.dtype) -> str:
         """Why these layers are not supported; decoder tables have nothing that is refused."""
-        odd = [each for each in asked if each.softcap is not None or each.chunk is not None or each.sinks is not None]
-        return "no soft caps, chunks or sinks" if odd else ""
+        odd = [
+            each for each in asked if any(x is not None for x in (each.softcap, each.chunk, each.sinks, each.bias, each.selected))
+        ]
+        return "no soft caps, chunks, sinks, biases or indexes" if odd else ""
 
     def new_layer(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

@@ -72,7 +72,12 @@ def disagreement(
     case, seen = case or Case(), set()
     tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
     for layer in layers:
-        kind = (layer.shape, layer.heads, replace(layer.parameters, sinks=None), layer.parameters.sinks is None)
+        kind = (
+            layer.shape,
+            layer.heads,
+            replace(layer.parameters, sinks=None, bias=None, selected=None),
+            *_has(layer.parameters),
+        )
         if kind in seen:
             continue
         seen.add(kind)
@@ -88,8 +93,7 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
     reference = TorchAttention()
     cache = _poisoned(provider.new_layer, layer.shape, dtype, device, case)
     expected_cache = reference.new_layer(layer.shape, case.blocks, case.block_size, torch.float32, _CPU)
-    sinks = layer.parameters.sinks
-    expected_parameters = layer.parameters if sinks is None else replace(layer.parameters, sinks=sinks.float().cpu())
+    expected_parameters = _on_host(layer.parameters)
     differences = []
     for row_inputs in (_row_inputs(case, past=True), _row_inputs(case, past=False)):
         tokens = sum(row_input.take for row_input in row_inputs)
@@ -98,6 +102,16 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
         expected = _run(reference, expected_cache, row_inputs, [x.float() for x in drawn], expected_parameters, case.block_size)
         differences.append(float((found.float().cpu() - expected).norm() / expected.norm()))
     return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+
+def _has(parameters: AttentionParameters) -> tuple[bool, bool]:
+    return parameters.sinks is not None, parameters.bias is not None
+
+
+def _on_host(parameters: AttentionParameters) -> AttentionParameters:
+    sinks, bias = parameters.sinks, parameters.bias
+    sinks, bias = None if sinks is None else sinks.float().cpu(), None if bias is None else bias.to(_CPU)
+    return replace(parameters, sinks=sinks, bias=bias)
 
 
 def _run(

@@ -32,6 +32,8 @@ class HeadShard:
         first, last = self._range(kv_heads)
         if parameters.sinks is not None:
             parameters = replace(parameters, sinks=parameters.sinks[start:end])
+        if parameters.bias is not None:
+            parameters = replace(parameters, bias=parameters.bias.heads(start, end))
         own = impl.attend(module, query[start:end], key[first:last], value[first:last], parameters)
         out = own.new_zeros(own.shape[0], heads, own.shape[2])
         out[:, start:end] = own

@@ -45,15 +45,19 @@ def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRo
     kv_heads = cache.keys.shape[2]
     tables = rows.tables.flatten()
     keys, values = (
-        _gathered(kept, tables, query.dtype).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
+        gathered(kept, tables, query.dtype).unflatten(0, (count, -1))[:, : rows.max_length].transpose(1, 2)
         for kept in (cache.keys, cache.values)
     )
     grouped = query.transpose(0, 1).reshape(count, kv_heads, heads // kv_heads, width)
     key = ("decode", parameters.window, parameters.chunk)
     if key not in step.masks:
         step.masks[key] = _decode_mask(rows, parameters, query.dtype)
+    mask = _narrowed(step.masks[key], parameters, slice(count), rows.max_length, query.dtype)
+    if mask is not None and mask.ndim == 2:
+        mask = mask[:, None, None]
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, kv_heads, -1, 1)
-    out = scaled_attention(grouped, keys, values, step.masks[key], parameters, sinks)
+    bias = None if parameters.bias is None else parameters.bias.table[:, : rows.max_length].view(1, kv_heads, -1, rows.max_length)
+    out = scaled_attention(grouped, keys, values, mask, parameters, sinks, bias)
     return out.reshape(count, heads, -1)
 
 
@@ -71,7 +75,7 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
     length = row.past + count
     kv_heads = cache.keys.shape[2]
     keys, values = (
-        _gathered(kept, row.table, query.dtype)[:length].transpose(0, 1).unsqueeze(0) for kept in (cache.keys, cache.values)
+        gathered(kept, row.table, query.dtype)[:length].transpose(0, 1).unsqueeze(0) for kept in (cache.keys, cache.values)
     )
     group = heads // kv_heads
     if group > 1:
@@ -86,12 +90,26 @@ def _prefill(query: Tensor, cache: LayerCache, step: StepMetadata, row: PrefillR
         visible = _visible(queries, torch.arange(length, device=query.device), parameters, spans, prompt)
         step.masks[key] = _additive(visible, query.dtype)
     sinks = None if parameters.sinks is None else parameters.sinks.view(1, heads, 1, 1)
-    return scaled_attention(query, keys, values, step.masks[key], parameters, sinks)[0].transpose(0, 1)
+    bias = None if parameters.bias is None else parameters.bias.table[None, :, None, :length]
+    mask = _narrowed(step.masks[key], parameters, slice(row.start, row.end), length, query.dtype)
+    return scaled_attention(query, keys, values, mask, parameters, sinks, bias)[0].transpose(0, 1)
+
+
+def _narrowed(
+    mask: Tensor | None, parameters: AttentionParameters, tokens: slice, positions: int, dtype: torch.dtype
+) -> Tensor | None:
+    """A mask that also hides what an index did not select for these flat tokens."""
+    if parameters.selected is None:
+        return mask
+    chosen = _additive(selected_mask(parameters.selected[tokens], positions), dtype)
+    return chosen if mask is None else mask + chosen.view(*chosen.shape[:1], *(1,) * (mask.ndim - 2), positions)
 
 
 def _plain(parameters: AttentionParameters, length: int) -> bool:
     """Whether nothing but causality hides any of `length` positions, and scores are used as they are."""
-    return _sees_all(parameters, length) and parameters.softcap is None and parameters.sinks is None
+    return _sees_all(parameters, length) and all(
+        x is None for x in (parameters.softcap, parameters.sinks, parameters.bias, parameters.selected)
+    )
 
 
 def _sees_all(parameters: AttentionParameters, length: int) -> bool:
@@ -99,7 +117,7 @@ def _sees_all(parameters: AttentionParameters, length: int) -> bool:
     return all(limit is None or limit >= length for limit in (parameters.window, parameters.chunk))
 
 
-def _gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
+def gathered(blocks: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     """[positions, kv_heads, width] of the blocks in `table`."""
     return movable(blocks).index_select(0, table).flatten(0, 1).view(blocks.dtype).to(dtype)
 
@@ -125,28 +143,42 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def scaled_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    parameters: AttentionParameters,
+    sinks: Tensor | None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Softmax attention [rows, heads, queries, width] with what SDPA has no arguments for: a soft cap and sinks."""
-    if parameters.softcap is None and sinks is None:
+    """Softmax attention [rows, heads, queries, width] with what SDPA has no arguments for: a soft cap, sinks, and a bias [1, heads, queries
+    or 1, keys] in float32, of which a narrower dtype would lose too much."""
+    if parameters.softcap is None and sinks is None and bias is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=parameters.scaling)
     parts = []
     for start in range(0, query.shape[2], QUERIES):
-        queries = query[:, :, start : start + QUERIES]
-        hidden = mask if mask is None or mask.shape[-2] == 1 else mask[..., start : start + QUERIES, :]
-        parts.append(_scored(queries, key, value, hidden, parameters, sinks))
+        some = slice(start, start + QUERIES)
+        added = [each if each.shape[-2] == 1 else each[..., some, :] for each in (mask, bias) if each is not None]
+        parts.append(_scored(query[:, :, some], key, value, added, parameters, sinks))
     return torch.cat(parts, 2)
 
 
 def _scored(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parameters: AttentionParameters, sinks: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, added: Sequence[Tensor], parameters: AttentionParameters, sinks: Tensor | None
 ) -> Tensor:
     scores = query.float() @ key.float().transpose(-1, -2) * parameters.scaling
     if parameters.softcap is not None:
         scores = torch.tanh(scores / parameters.softcap) * parameters.softcap
-    if mask is not None:
-        scores = scores + mask
+    for each in added:
+        scores = scores + each
     if sinks is not None:
         scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), -1)
     weights = scores.softmax(-1)[..., : key.shape[-2]]
     return (weights @ value.float()).to(query.dtype)
+
+
+def selected_mask(selected: Tensor, positions: int) -> Tensor:
+    """[tokens, positions]: which of a row's first positions are among those selected [tokens, count], where −1 is none."""
+    mask = torch.zeros(selected.shape[0], positions + 1, dtype=torch.bool, device=selected.device)
+    inside = torch.where((selected < 0) | (selected >= positions), positions, selected)
+    return mask.scatter_(1, inside.long(), True)[:, :positions]

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import InvalidRequest, Request
 from tgi_core.backend.batch_tracker import RowInput
-from tgi_core.engine.attention.interface import CROSS, AttentionParameters, use_attention
+from tgi_core.engine.attention.interface import CROSS, AttentionParameters, IndexedRows, use_attention
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.media.placing import KnownPrompts, find_placeholders, with_digests
 from tgi_core.engine.media.tower import SEEN_TILES, UnsupportedVision, VisionTower, seen_until
@@ -140,6 +140,9 @@ class CrossVision(VisionTower):
                 if key.shape[1] != query.shape[1]:
                     found.append(module)
                 return query.new_zeros(query.shape[1], query.shape[0], value.shape[2])
+
+            def indexed(self) -> list[IndexedRows]:
+                return []
 
         ids = torch.zeros(1, 2, dtype=torch.int64, device=self.device)
         states = torch.zeros(1, 3, self._width, dtype=self._model.dtype, device=self.device)

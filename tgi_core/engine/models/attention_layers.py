@@ -8,20 +8,35 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.engine.attention.cache import LayerShape
-from tgi_core.engine.attention.interface import NAME, AttentionParameters, NotRagged, register, use_attention
+from tgi_core.engine.attention.interface import (
+    INDEXED,
+    NAME,
+    TRACED,
+    AttentionParameters,
+    IndexedRows,
+    NotRagged,
+    register,
+    use_attention,
+)
 from tgi_core.engine.attention.provider import AttentionLayer
-from tgi_core.engine.comparison import Agree
+from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.indexers import Indexes
 from tgi_core.engine.models.loading import language_model
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
-from tgi_core.engine.models.states.finding import find_state_layers
+from tgi_core.engine.models.states.finding import StateLayers, find_state_layers
+from tgi_core.engine.models.tracing.reading import TracedAttention
+
+PROBED = 2
+"""Tokens over which a model is watched."""
 
 
 class ShapeRecorder:
     """Computes causal attention over a call's own tokens, and records shapes and parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.shapes: list[LayerShape] = []
         self.asked: list[AttentionParameters] = []
         self.heads: list[int] = []
@@ -42,24 +57,58 @@ class ShapeRecorder:
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
 
+    def indexed(self) -> list[IndexedRows]:
+        """An index over the call's own tokens, of which there are `PROBED`."""
+
+        def update(keys: Tensor) -> Tensor:
+            self.shapes.append(LayerShape(1, keys.shape[-1], 0))
+            self.asked.append(AttentionParameters(1.0))
+            self.heads.append(1)
+            return keys
+
+        visible = torch.ones(1, PROBED, PROBED, dtype=torch.bool, device=self._device).tril()
+        return [IndexedRows(0, PROBED, False, visible, update)]
+
 
 def use_ragged_attention(
     model: PreTrainedModel, agree: Agree = int, whole_prompts: bool = False
 ) -> tuple[ModelCall, ShapeRecorder]:
     """Route a model's attention to this engine; `whole_prompts`: tokens of a prompt see each other. Returns how to call it, and its layers
-    in call order. Raises NotRagged."""
+    in call order. Raises NotRagged, and what the model raises."""
     register()
     states, decoder = find_state_layers(model), language_model(model)
-    if states is None and not getattr(decoder, "_supports_attention_backend", False):
-        raise NotRagged("its attention does not go through transformers' attention interface")
     if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state besides keys and values")
-    if getattr(text_config(model.config), "index_topk", None):
-        raise NotRagged("its layers select visible positions with an index of their own")
+    try:
+        by_index = getattr(text_config(model.config), "index_topk", None)
+        call, seen = _by_index(model) if by_index else _through_interface(model, states, whole_prompts)
+    except MODEL_ERRORS as error:
+        if states is not None or by_index or whole_prompts:
+            raise
+        try:
+            call, seen = _traced(model)
+        except MODEL_ERRORS as other:
+            ours = isinstance(other, NotRagged) and not getattr(decoder, "_supports_attention_backend", False)
+            raise (other if ours else error) from None
+    _separate_head(model, call, agree)
+    return call, seen
+
+
+def _through_interface(
+    model: PreTrainedModel, states: StateLayers | None, whole_prompts: bool
+) -> tuple[ModelCall, ShapeRecorder]:
+    """A model that calls transformers' attention interface."""
+    decoder = language_model(model)
+    if (
+        states is None
+        and not getattr(decoder, "_supports_attention_backend", False)
+        and not decoder._can_set_attn_implementation()
+    ):
+        raise NotRagged("its attention does not go through transformers' attention interface")
     decoder.set_attn_implementation(NAME)
     if whole_prompts:
         _see_causally(decoder)
-    call = ModelCall(model, states, whole_prompts)
+    call = ModelCall(model, states, pad=getattr(model.config, "pad_token_id", None), whole_prompts=whole_prompts)
     padded = _skip_padding_check(model)
     try:
         seen = probe_forward(model, call)
@@ -74,14 +123,7 @@ def use_ragged_attention(
             )
     elif not seen.shapes:
         raise NotRagged("none of its layers calls transformers' attention interface")
-    config = text_config(model.config)
-    if (
-        getattr(config, "sliding_window", None)
-        and not getattr(config, "layer_types", None)
-        and not any(asked.window for asked in seen.asked)
-    ):
-        raise NotRagged("its config has a sliding window that its layers don't pass to attention")
-    _separate_head(model, call, agree)
+    _check_window(model, seen)
     return call, seen
 
 
@@ -92,15 +134,62 @@ def _see_causally(decoder: nn.Module) -> None:
             module.is_causal = True  # type: ignore[assignment]
 
 
+def _by_index(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+    """A model whose layers attend to positions that an index selects."""
+    indexes = Indexes(model)
+    name_attention(model, INDEXED)
+    call = ModelCall(model, given=indexes.arguments)
+    _skip_padding_check(model)
+    return call, probe_forward(model, call)
+
+
+def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+    """A model that computes attention with plain operators."""
+    name_attention(model, default_attention(model))
+    pad = getattr(model.config, "pad_token_id", None)
+    _skip_padding_check(model)
+    traced = TracedAttention(model)
+    name_attention(model, TRACED)
+    call = ModelCall(model, given=traced.arguments, pad=pad)
+    seen = probe_forward(model, call)
+    _check_window(model, seen)
+    return call, seen
+
+
+def _check_window(model: PreTrainedModel, seen: ShapeRecorder) -> None:
+    """Raise NotRagged if a model's window did not reach attention."""
+    config = text_config(model.config)
+    if not getattr(config, "sliding_window", None) or any(asked.window for asked in seen.asked):
+        return
+    kinds = getattr(config, "layer_types", None)
+    if not kinds or any("sliding" in kind for kind in kinds):
+        raise NotRagged("its config has a sliding window that its layers don't pass to attention")
+
+
+def default_attention(model: PreTrainedModel) -> str:
+    """The attention implementation that transformers chooses for a model by default."""
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+
+
+def name_attention(model: PreTrainedModel, name: str) -> None:
+    """Write the name of an attention implementation to a model's configs, also of one that refuses to set it."""
+    configs: list[object] = [getattr(module, "config", None) for module in model.modules()]
+    while configs:
+        config = configs.pop()
+        if isinstance(config, PretrainedConfig):
+            config._attn_implementation_internal = name
+            configs += [getattr(config, key, None) for key in config.sub_configs]
+
+
 def _separate_head(model: PreTrainedModel, call: ModelCall, agree: Agree) -> None:
     """Let the call run the output head separately, if that gives the same logits on every rank."""
-    ids = torch.arange(2, device=model.device).unsqueeze(0)
+    ids = torch.arange(PROBED, device=model.device).unsqueeze(0)
 
     def apart() -> Tensor:
         call.head = OutputHead(model)
         return call.logits(call.hidden(ids, ids, None))
 
-    with use_attention(ShapeRecorder()):
+    with use_attention(ShapeRecorder(model.device)):
         same = runs_apart(model, lambda: call(ids, ids, None), apart)
     if not agree(int(same)):
         call.head = None
@@ -120,8 +209,8 @@ def _skip_padding_check(model: PreTrainedModel) -> list[tuple[PretrainedConfig, 
 
 def probe_forward(model: PreTrainedModel, call: ModelCall) -> ShapeRecorder:
     """The attention layers that a few tokens run through, in call order."""
-    recorder = ShapeRecorder()
-    positions = torch.arange(2, device=model.device).unsqueeze(0)
+    recorder = ShapeRecorder(model.device)
+    positions = torch.arange(PROBED, device=model.device).unsqueeze(0)
     with torch.inference_mode(), use_attention(recorder):
         call(positions, positions, None)
     return recorder

@@ -24,6 +24,17 @@ HOST = torch.device("cpu")
 UNLIMITED_POSITIONS = 32768
 """Positions to promise for models whose config names no limit, such as state-space models."""
 
+_LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+    "max_target_positions",
+)
+"""Fields of configs for the number of positions."""
+
 
 def read_config(directory: Path, encoders: bool = False) -> PretrainedConfig:
     """The model's config, of a type that transformers knows as a causal language model or, with `encoders`, as an encoder-decoder. Raises
@@ -73,10 +84,6 @@ class ModelSource:
         model = self.load(deepcopy(self.config), open_weights(self.directory, self.quantize), self.dtype, progress)
         return model if self.device == HOST else model.to(self.device)
 
-    def attention(self, model: PreTrainedModel) -> str:
-        """The attention implementation that transformers chooses for this model by default."""
-        return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
-
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
     """The part of a config that describes the language model."""
@@ -90,7 +97,7 @@ def max_positions(config: PretrainedConfig) -> int:
     other rows, so rows end there.
     """
     text = text_config(config)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx"):
+    for name in _LENGTHS:
         value = getattr(text, name, None)
         if isinstance(value, int) and value > 0:
             return min(value, _longrope_start(text) or value)

@@ -41,7 +41,7 @@ class OutputHead:
         """Raises NotRagged for a model without a base."""
         if model.base_model is model:
             raise NotRagged("its output head is part of its base model")
-        self._model, self._base = model, model.base_model
+        self._model, self._base = model, _called_base(model)
         self._takes = set(inspect.signature(model.forward).parameters)
         self._base_takes = set(inspect.signature(self._base.forward).parameters)
         self._output: type[Any] | None = None
@@ -66,3 +66,11 @@ class OutputHead:
         finally:
             del self._base.forward
         return logits
+
+
+def _called_base(model: PreTrainedModel) -> PreTrainedModel:
+    """The base model that a model calls: decoders of encoder-decoders are in a wrapper that passes its arguments on, and is not called."""
+    base: PreTrainedModel = model.base_model
+    kinds = {parameter.kind for parameter in inspect.signature(base.forward).parameters.values()}
+    passes_on = kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return getattr(base, "decoder", base) if passes_on else base

@@ -16,7 +16,13 @@ from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.encoder_decoder.opening import check_options, decoder_rules, new_runner
 from tgi_core.engine.hf_cache import HFCacheModel, HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
-from tgi_core.engine.models.attention_layers import ShapeRecorder, probe_forward, use_ragged_attention
+from tgi_core.engine.models.attention_layers import (
+    ShapeRecorder,
+    default_attention,
+    name_attention,
+    probe_forward,
+    use_ragged_attention,
+)
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
@@ -153,7 +159,7 @@ def _row_by_row(
 ) -> tuple[Runner, ModelShape]:
     """Over paged blocks if the model's cache fits in them, else with its own cache."""
     planned = PlannedKit.of(kit, free_bytes, shape.weight_bytes)
-    model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
+    name_attention(model, default_attention(model))
     try:
         layers = row_caches(HFCacheModel(model), kit).shapes
     except MODEL_ERRORS as error:

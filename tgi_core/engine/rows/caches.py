@@ -6,6 +6,7 @@ update, a layer gets the keys and values of the row from its blocks, and those t
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,7 @@ class _KeysAndValues:
     def update(self, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """What the layer returns for the keys and values [1, kv_heads, tokens, width] of new tokens."""
         layer, cache = self._layer, self._cache
-        layer.lazy_initialization(key, value)
+        _initialize(layer, key, value)
         if len(self._past):
             layer.keys, layer.values = (
                 _read(flat, self._past, given).transpose(0, 1).unsqueeze(0)
@@ -151,6 +152,11 @@ class _IndexKeys:
         found: Tensor = self._update(keys)
         self._layer.indexer_keys = None
         return found
+
+
+def _initialize(layer: Any, key: Tensor, value: Tensor) -> None:
+    """Give a layer its dtype and device; transformers 4 reads them from the keys alone."""
+    layer.lazy_initialization(*(key, value)[: len(inspect.signature(layer.lazy_initialization).parameters)])
 
 
 def _read(flat: Tensor, slots: Tensor, like: Tensor) -> Tensor:

@@ -75,6 +75,10 @@ class TritonAttention:
         """Why it does not support these layers; empty if it does."""
         if dtype not in DTYPES:
             return f"the dtype is {dtype}"
+        if any(each.bias is not None and each.bias.slopes is None for each in asked):
+            return "biases that are not linear"
+        if any(each.selected is not None for each in asked):
+            return "layers with an index"
         for shape in layers:
             widest = max(shape.key_width, shape.value_width)
             if widest > WIDEST:
@@ -113,7 +117,10 @@ class TritonAttention:
         heads, tokens, _ = query.shape
         shape = _asked_shape(cache, heads, parameters)
         out = query.new_empty(tokens, heads, shape.value_width)
-        operands = Operands(shape, out, _dense(query), cache.keys, cache.values, parameters.scaling, sinks=parameters.sinks)
+        slopes = None if parameters.bias is None else parameters.bias.slopes
+        operands = Operands(
+            shape, out, _dense(query), cache.keys, cache.values, parameters.scaling, sinks=parameters.sinks, slopes=slopes
+        )
         if step.decode_rows:
             tile = self._tile(Phase.DECODE, shape, query.dtype)
             launch_decode(operands, step, tile, self._splits or decode_splits(shape, step, tile, self._multiprocessors))
@@ -144,6 +151,7 @@ def _asked_shape(cache: TritonLayer, heads: int, parameters: AttentionParameters
         parameters.chunk,
         parameters.softcap,
         sinks=parameters.sinks is not None,
+        alibi=parameters.bias is not None,
     )
 
 

@@ -140,6 +140,7 @@ class Attention {
       const int token = task.first + (at + i) / group, head = task.head * group + (at + i) % group;
       q.query[i] = (const unit*)(query_ + (row.first + token) * query_stride_ + (size_t)head * width);
       q.to[i] = row.past + token + 1;
+      q.bias[i] = scoring_.bias ? scoring_.bias + (size_t)head * scoring_.bias_stride : nullptr;
       q.from[i] = scoring_.window ? std::max(0, q.to[i] - scoring_.window) : 0;
       from = std::min(from, q.from[i]);
       to = std::max(to, q.to[i]);

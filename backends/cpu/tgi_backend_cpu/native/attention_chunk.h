@@ -30,6 +30,8 @@ struct Cache {
 struct Scoring {
   float scale, softcap;
   int window;  // positions that a query sees, itself included; 0 is all
+  int bias_stride;
+  const float* bias;  // [heads][bias_stride], added to scores by the position of the key, whole pages of them; null: nothing
 };
 
 // A row of a step: tokens first…first+count-1 of the step are at positions past… of the row, whose blocks are `table`.
@@ -119,6 +121,7 @@ inline void merge(Softmax& state, float* values, const Softmax& more, const floa
 struct Queries {
   const unit* query[kMostQueries];
   int from[kMostQueries], to[kMostQueries];
+  const float* bias[kMostQueries];  // of the query's head, if there is any
 };
 
 // INT8: over integers of eight bits. They are widened to the dtype, which holds them exactly; scores are multiplied by the keys' scales, and
@@ -187,6 +190,7 @@ struct ChunkWork {
     f32x16 v = mul(product, splat(scoring.scale));
     if (scoring.softcap > 0) v = mul(tanh(div(v, splat(scoring.softcap))), splat(scoring.softcap));
     const int base = page * kPage;
+    if (scoring.bias) v = add(v, load(q.bias[r] + base));
     if (q.from[r] > base || q.to[r] < base + kPage) v = within(v, q.from[r] - base, q.to[r] - base, splat(kHidden));
     return v;
   }
