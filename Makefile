@@ -52,6 +52,7 @@ build/mermaid:
 bench: install
 	$(BIN)/python bench/engine.py $(MODEL)
 	$(BIN)/python bench/scheduler.py
+	$(BIN)/python bench/host.py
 	$(BIN)/python -m bench.serving
 
 # this project beside other engines, on a quiet machine: all parts that have no results yet, or PARTS="http null" FRESH=--fresh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from tgi_core.backend import BackendError
@@ -16,9 +16,9 @@ from tgi_core.engine.runner import StepLogits
 
 
 class InFlightStep:
-    """`places` are the plain inputs' indices in the results; `last` locates rows' logits, as in `StepLayout`."""
+    """`places` are the plain inputs' indices in the results, by default the first ones; `last` locates rows' logits, as in `StepLayout`."""
 
-    def __init__(self, step: StepLayout, places: Sequence[int], last: Mapping[int, int]) -> None:
+    def __init__(self, step: StepLayout, places: Sequence[int] | None, last: Mapping[int, int]) -> None:
         self.step, self._places, self._last = step, places, last
         self.logits: Tensor | None = None
         """Logits for the host's sampler, once the step has run."""
@@ -39,8 +39,8 @@ class InFlightStep:
             return
         try:
             self._mark.wait()
-            tokens, bits = self._results.view(2, -1)
-            self._made = tokens.tolist(), bits.view(torch.float32).tolist()
+            tokens, bits = self._results.numpy().reshape(2, -1)
+            self._made = tokens.tolist(), bits.view(np.float32).tolist()
         except (BackendError, *TORCH_ERRORS) as error:
             self._error = error
         self._mark = self._results = None
@@ -55,6 +55,9 @@ class InFlightStep:
         """Wait; the tokens (−1 if logits were not finite) and the logprobs of the plain row inputs. Raises the step's failure."""
         self.wait()
         tokens, logprobs = self._made
+        if self._places is None:
+            count = len(self.step.plain)
+            return tokens[:count], logprobs[:count]
         return [tokens[place] for place in self._places], [logprobs[place] for place in self._places]
 
     def held(self, row_inputs: Sequence[RowInput]) -> StepLogits:

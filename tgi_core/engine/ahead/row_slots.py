@@ -77,13 +77,12 @@ class RowSlots:
         self.reached[row_slot] = self._stale[row_slot] = count
         return list(range(row_slot * self.width + first, row_slot * self.width + end)), blocks
 
-    def note_sampled(self, row_slots: Sequence[int], on_device: Sequence[int]) -> None:
+    def note_sampled(self, row_slots: np.ndarray, on_device: Sequence[int]) -> None:
         """Record a step of rows in these slots, of which the device samples those at the indices `on_device`."""
-        taken = np.array(row_slots, np.int64)
-        self.newest_on_device[taken] = False
-        self.newest_on_device[taken[on_device]] = True
+        self.newest_on_device[row_slots] = False
+        self.newest_on_device[row_slots[on_device]] = True
 
-    def forget(self, row_slots: Sequence[int]) -> None:
+    def forget(self, row_slots: np.ndarray) -> None:
         """Mark what the device holds for these slots as unknown: the step that wrote to them failed."""
         self._stale[row_slots] = self.width
         self.newest_on_device[row_slots] = False

@@ -187,15 +187,17 @@ class AheadSession(BaseSession):
             return
         made, failed = pending.made, self._failed
         for row_input, token, logprob in zip(pending.given.step.plain, tokens, logprobs, strict=True):
-            request = row_input.row.request
-            if request.id in failed:
+            row = row_input.row
+            request = row.request
+            id = request.id
+            if id in failed:
                 continue
             if token < 0:
-                made[request.id] = Row(request.id, fault=NOT_FINITE)
-                failed.add(request.id)
+                made[id] = Row(id, fault=NOT_FINITE)
+                failed.add(id)
             else:
-                made[request.id] = Row(request.id, (token,), (logprob,) if request.want.logprobs else ())
-                row_input.row.tokens.append(token)
+                made[id] = Row(id, (token,), (logprob,) if request.want.logprobs else ())
+                row.tokens.append(token)
         if len(made) < len(pending.row_inputs):
             for row_input in pending.row_inputs:
                 id = row_input.row.request.id

@@ -12,10 +12,11 @@ from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.graphs import Bucket, StepGraphs
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.inputs import Counts, Layout
+from tgi_core.engine.ahead.persistent_batch import PersistentBatch
 from tgi_core.engine.ahead.program import StepProgram
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.staging import Staging, StagingBuffer
-from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, fill_fixed, lay_out_step
+from tgi_core.engine.ahead.step_layout import StepLayout, bounds, exact, fill, lay_out_step
 from tgi_core.engine.device_queue import DeviceQueue
 from tgi_core.engine.runner import CapturableRunner
 
@@ -49,6 +50,7 @@ class DeviceSteps:
         self._row_slots = RowSlots(max_rows, width, vocab_size, lambda row: self._program.samples(row, vocab_size))
         most = Layout(Counts.of_decode(max_rows), self._program.precision)
         self._staging = Staging(queue, most.words, max_rows)
+        self._batch = PersistentBatch(self._row_slots, self._block_size)
         self._max_rows = max_rows
         self.graphs: StepGraphs | None = None
 
@@ -72,19 +74,24 @@ class DeviceSteps:
         If it raises, only this step's rows are affected.
         """
         place = self._staging.next()
-        step = lay_out_step(row_inputs, self._row_slots, live, self._block_size)
+        step = self._batch.next(row_inputs) or lay_out_step(row_inputs, self._row_slots, live, self._block_size)
         try:
             bucket = self._bucket(step)
             given = self._run_eagerly(step, place) if bucket is None else self._replay(step, place, bucket)
         except BaseException:
-            self._row_slots.forget(step.row_slots)
+            self._forget(step)
             raise
         self._row_slots.note_sampled(step.row_slots, step.plain_rows)
+        self._batch.keep(step)
         return given
 
     def forget(self, given: InFlightStep) -> None:
         """Record that a step failed on the device, so that its rows' tables there are unknown."""
-        self._row_slots.forget(given.step.row_slots)
+        self._forget(given.step)
+
+    def _forget(self, step: StepLayout) -> None:
+        self._row_slots.forget(step.row_slots)
+        self._batch.forget()
 
     def release(self) -> None:
         """Free the captured steps."""
@@ -110,7 +117,7 @@ class DeviceSteps:
         words, results = place.inputs(layout.words), place.results(len(step.plain))
         fill(step, self._row_slots, layout.host(words), self._block_size)
         limits = bounds(step, self._row_slots, self._block_size)
-        given = place.step = InFlightStep(step, list(range(len(step.plain))), step.last)
+        given = place.step = InFlightStep(step, None, step.last)
 
         @torch.inference_mode()
         def work() -> None:
@@ -129,10 +136,11 @@ class DeviceSteps:
             raise RuntimeError("a bucket without graphs")
         layout, memory = graphs.layout(bucket), graphs.memory
         words, results = place.inputs(layout.words), place.results(bucket.logits)
-        rows = fill_fixed(step, self._row_slots, layout.host(words), self._block_size, bucket.rows)
+        rows = self._batch.fill(step, layout, words, bucket.rows)
         ids = [row_input.row.request.id for row_input in step.order] if step.waiting else []
         last = dict(zip(ids, rows.tolist(), strict=False))
-        given = place.step = InFlightStep(step, rows[step.plain_rows].tolist(), last)
+        places = None if step.plain is step.order and step.decodes else rows[step.plain_rows].tolist()
+        given = place.step = InFlightStep(step, places, last)
 
         @torch.inference_mode()
         def work() -> None:

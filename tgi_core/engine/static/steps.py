@@ -72,7 +72,7 @@ class StaticSteps:
         """All programs in order, which is that of the step's tokens: after each call those of the logits that its tokens need."""
         wanted = _wanted(step)
         sampled = np.full(len(wanted), self._row_slots.waste)
-        sampled[_places(step)] = np.array(step.row_slots)[step.plain_rows]
+        sampled[_places(step)] = step.row_slots[step.plain_rows]
         token = place = 0
         drafting = {row for row, row_input in enumerate(step.order) if row_input.drafts}
         for call in split(step.starts.tolist(), step.takes.tolist(), self.buckets, drafting):
