@@ -20,7 +20,8 @@ from tgi_core.engine.runner import ScoredPrompts
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the inputs that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
+    `plain` are the inputs that the device samples in the step, `processed` those that it samples after it, `waiting` those that the host
+    samples, those with drafts among them. By request, `last`
     has the index of its logits among those of the tokens `kept`, where it yields; those of its drafts follow. Where every row is plain and
     yields, as in most decode steps, `last` is left empty.
     """
@@ -31,6 +32,8 @@ class StepLayout:
     takes: np.ndarray
     plain: list[RowInput]
     plain_rows: list[int]
+    processed: list[RowInput]
+    processed_rows: list[int]
     waiting: list[RowInput]
     last: dict[int, int]
     kept: np.ndarray
@@ -73,7 +76,9 @@ def lay_out_step(row_inputs: Sequence[RowInput], row_slots: RowSlots, live: Set[
     taken = np.array(row_slots.take([row_input.row for row_input in order], live), np.int64)
     starts = np.array([row_input.start for row_input in order], np.int64)
     takes = np.array([row_input.take for row_input in order], np.int64)
-    step = StepLayout(order, taken, starts, takes, [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False, adapts)
+    step = StepLayout(
+        order, taken, starts, takes, [], [], [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False, adapts
+    )
     extend_rows(step, row_slots, block_size)
     _sort_out(step, row_slots)
     return step
@@ -96,6 +101,7 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         step.plain, step.plain_rows = step.order, list(range(len(step.order)))
         step.kept = np.arange(len(step.order))
         return
+    processed = row_slots.processed[step.row_slots].tolist()
     kept = list[int]()
     ends = np.cumsum(step.takes).tolist()
     for row, (row_input, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
@@ -106,6 +112,9 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         if row_input.yields and is_plain and not row_input.drafts:
             step.plain.append(row_input)
             step.plain_rows.append(row)
+        elif row_input.yields and processed[row] and not row_input.drafts:
+            step.processed.append(row_input)
+            step.processed_rows.append(row)
         elif row_input.yields or row_input.row.request.want.prompt_logprobs:
             step.waiting.append(row_input)
     step.kept = np.array(kept, np.int64)
