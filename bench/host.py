@@ -38,6 +38,7 @@ KINDS = {
     "greedy": Sampling(),
     "drawn": Sampling(do_sample=True, temperature=0.8),
     "top-p 0.9, top-k 50": Sampling(do_sample=True, temperature=0.8, top_p=0.9, top_k=50),
+    "repetition penalty 1.1": Sampling(do_sample=True, temperature=0.8, repetition_penalty=1.1),
 }
 
 MODELS = {"Llama-3.1-8B, 1 row": (1, 4.3e-3), "Qwen3-0.6B, 256 rows": (256, 3.2e-3)}

@@ -20,6 +20,7 @@ from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.ahead.steps import StepEnqueuer
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.device_queue import GraphCapturer, StepSampler, Usage, Work
+from tgi_core.engine.logits_processing import ProcessedInputs
 from tgi_core.engine.models.shape import ModelShape
 
 BLOCK_SIZE = 16
@@ -45,6 +46,13 @@ class AllSampler(TorchSampler):
 
     lean_draws = True
     filters = True
+    processes = True
+
+    def choose_processed(
+        self, logits: Tensor, inputs: ProcessedInputs, counts: Tensor, newest: Tensor, results: Tensor, typical: bool
+    ) -> None:
+        """Tokens 0."""
+        results.zero_()
 
 
 class TimedEvent:
@@ -165,6 +173,7 @@ def open_timed(queue: TimedQueue, rows: int, row_tokens: int, vocab_size: int, *
         graphs = device.graphs(steps)
         if isinstance(graphs, StepGraphs):
             list(graphs.capture())
+            graphs.memory.logits = torch.zeros(1, 8)
         blocks = rows * -(-row_tokens // BLOCK_SIZE)
         group = CacheGroup(CacheKind.FULL, BLOCK_SIZE, blocks)
         return steps, Capacity((group,), rows, row_tokens, 8192, rows, in_flight=queue.in_flight)

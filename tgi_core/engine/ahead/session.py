@@ -1,9 +1,9 @@
 """The session of an asynchronous device: step N+1 is launched before step N is read (asynchronous scheduling).
 
 A call enqueues its step at once and returns; reading a step waits for that step only. Tokens that the device samples stay there for the
-next step, which is enqueued before the host knows them. Rows that the host samples get their tokens when the step is read or the next
-one is launched, whichever comes first; their forward pass runs meanwhile. Rows with drafts sit out the next step, and get theirs when
-the step is read.
+next step, which is enqueued before the host knows them. Rows with masks are sampled there when the next step is launched or theirs is read:
+their masks follow from tokens that the host has read by then. Rows that the host samples get their tokens at that time, too; their forward
+pass runs meanwhile. Rows with drafts sit out the next step, and get theirs when the step is read.
 """
 
 from __future__ import annotations
