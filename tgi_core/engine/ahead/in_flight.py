@@ -99,9 +99,16 @@ class ProcessedRows(InFlight):
         """Wait; tokens (negative: see `StepSampler.choose_processed`), logprobs and top tokens with theirs. Raises the failure."""
         words, rows = self.words(), len(self.row_inputs)
         tokens, bits = words[: 2 * rows].reshape(2, rows)
-        ids, chances = words[2 * rows :].reshape(2, rows, self._most)
-        top = []
+        top: list[tuple[TopToken, ...]] = [()] * rows
+        if self._most:
+            top = self._top(words[2 * rows :].reshape(2, rows, self._most))
+        return tokens.tolist(), bits.view(np.float32).tolist(), top
+
+    def _top(self, words: np.ndarray) -> list[tuple[TopToken, ...]]:
+        """By row, what it asks for of ids and the bits of logprobs [2, rows, most]; −1 where fewer tokens are possible."""
+        ids, chances = words
+        found = []
         for row_input, row, logprobs in zip(self.row_inputs, ids.tolist(), chances.view(np.float32).tolist(), strict=True):
             asked = row_input.row.request.want.top_n
-            top.append(tuple([TopToken(*each) for each in zip(row[:asked], logprobs, strict=False) if each[0] >= 0]))
-        return tokens.tolist(), bits.view(np.float32).tolist(), top
+            found.append(tuple([TopToken(*each) for each in zip(row[:asked], logprobs, strict=False) if each[0] >= 0]))
+        return found

@@ -24,7 +24,7 @@ _DRAWN_AHEAD = 16
 
 
 class PersistentBatch:
-    """The rows of the last step, if all of them decoded and were sampled on the device, with the words of its inputs."""
+    """The rows of the last step, if all of them decoded and are sampled on the device, with the words of its inputs."""
 
     def __init__(self, row_slots: RowSlots, block_size: int) -> None:
         self._row_slots, self._block_size = row_slots, block_size
@@ -46,7 +46,9 @@ class PersistentBatch:
         if takes.count(1) < len(takes) or not np.array_equal(starts, last.starts + 1):
             return None
         order = list(row_inputs)
-        step = replace(last, order=order, plain=order, starts=starts, cells=[], blocks=[])
+        plain = [order[row] for row in last.plain_rows] if last.processed else order
+        processed = [order[row] for row in last.processed_rows]
+        step = replace(last, order=order, plain=plain, processed=processed, starts=starts, cells=[], blocks=[])
         extend_rows(step, self._row_slots, self._block_size)
         return step
 
@@ -56,7 +58,11 @@ class PersistentBatch:
             self._step = step
             return
         self.forget()
-        if len(step.plain) == len(step.order) and step.decodes and self._row_slots.newest_on_device[step.row_slots].all():
+        if (
+            len(step.plain) + len(step.processed) == len(step.order)
+            and step.decodes
+            and self._row_slots.newest_on_device[step.row_slots].all()
+        ):
             self._step, self._rows = step, [row_input.row for row_input in step.order]
 
     def forget(self) -> None:

@@ -62,6 +62,10 @@ class RowSlots:
             for row in rows
         ]
 
+    def of(self, rows: Iterable[RowState]) -> np.ndarray:
+        """The slots of rows that have one, int64."""
+        return np.array([self._by_request[row.request.id] for row in rows], np.int64)
+
     def _assign(self, row: RowState, held: int | None, live: Set[int]) -> int:
         """Give a row a free slot, or the one `held` by an earlier row of the same id."""
         if held is None:

@@ -237,14 +237,18 @@ class AheadSession(BaseSession):
         top: list[tuple[TopToken, ...]],
     ) -> None:
         """Record rows that the device sampled from processed logits."""
-        rows = []
+        made, failed = pending.made, self._failed
         for row_input, token, logprob, likeliest in zip(row_inputs, tokens, logprobs, top, strict=True):
-            request, want = row_input.row.request, row_input.row.request.want
-            if token < 0:
-                rows.append(Row(request.id, fault=_FAULTS[token]))
+            row = row_input.row
+            id, want = row.request.id, row.request.want
+            if id in failed:
                 continue
-            rows.append(Row(request.id, (token,), (logprob,) if want.logprobs else (), (likeliest,) if want.top_n else ()))
-        self._note(pending, row_inputs, rows)
+            if token < 0:
+                made[id] = Row(id, fault=_FAULTS[token])
+                failed.add(id)
+            else:
+                made[id] = Row(id, (token,), (logprob,) if want.logprobs else (), (likeliest,) if want.top_n else ())
+                row.tokens.append(token)
 
     def _note(self, pending: PendingStep, row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> None:
         """Record the step's rows, except for rows that failed before."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,7 +111,7 @@ class DeviceSteps:
         step = given.step
         if self.processing is None or not step.processed:
             return
-        processing, slots = self.processing, dict(zip(map(id, step.processed), step.row_slots[step.processed_rows], strict=True))
+        processing = self.processing
 
         def logits() -> Tensor:
             if given.logits is None:
@@ -121,7 +120,7 @@ class DeviceSteps:
 
         def sample(row_inputs: Sequence[RowInput], masks: bytes = b"") -> None:
             places = [given.last[row_input.row.request.id] for row_input in row_inputs]
-            taken = np.array([slots[id(row_input)] for row_input in row_inputs], np.int64)
+            taken = self._row_slots.of([row_input.row for row_input in row_inputs])
             given.processed.append(processing.enqueue(logits, row_inputs, places, taken, masks))
 
         given.masked = [row_input for row_input in step.processed if row_input.row.request.masked]
