@@ -19,13 +19,17 @@ from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.ahead.sampling import uniforms
 from tgi_core.engine.ahead.staging import Staging
 from tgi_core.engine.device_queue import DeviceQueue, StepSampler
-from tgi_core.engine.logits_processing import IN_PROMPT, ProcessedInputs
+from tgi_core.engine.logits_processing import IN_PROMPT, MOST_TOP, ProcessedInputs
 from tgi_core.engine.row_filters import NEUTRAL, RowFilters
 
 _PRECISE = ("temperatures", "top_p", "min_p", "typical_p")
 """Inputs in the sampler's precision, which come first, so that they are aligned; indices in 64 bits, which torch requires, are next."""
 
 _FLOATS = ("uniforms", "repetition_penalty", "frequency_penalty", "presence_penalty", "biases")
+
+_WORDS = 32
+"""About how many words a row takes besides its mask; what it has so far and its biases may take more, once."""
+
 _UNREAD = 4
 """Calls whose inputs and results may be in use: two a step, of which two are on the device."""
 
@@ -44,7 +48,8 @@ class LogitsProcessing:
     ) -> None:
         self._queue, self._sampler, self._row_slots, self._newest = queue, sampler, row_slots, newest
         self._vocab_size, self._device = vocab_size, device
-        self._staging = Staging(queue, 0, 0, _UNREAD)
+        rows = len(newest)
+        self._staging = Staging(queue, rows * (_WORDS + -(-vocab_size // 32)), rows * (1 + MOST_TOP), _UNREAD)
         with torch.inference_mode():
             self.counts = torch.zeros(len(newest), vocab_size, dtype=torch.int32, device=device)
 

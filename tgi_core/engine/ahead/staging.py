@@ -23,13 +23,13 @@ class StagingBuffer:
     def inputs(self, words: int) -> Tensor:
         """[words] to fill; grows for larger steps."""
         if len(self._inputs) < words:
-            self._inputs = self._queue.host(words, torch.int32)
+            self._inputs = self._queue.host(max(words, 2 * len(self._inputs)), torch.int32)
         return self._inputs[:words]
 
     def results(self, words: int) -> Tensor:
         """[words] for the device to write; grows for larger steps."""
         if len(self._results) < words:
-            self._results = self._queue.host(words, torch.int32)
+            self._results = self._queue.host(max(words, 2 * len(self._results)), torch.int32)
         return self._results[:words]
 
 
