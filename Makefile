@@ -52,6 +52,7 @@ build/mermaid:
 bench: install
 	$(BIN)/python bench/engine.py $(MODEL)
 	$(BIN)/python bench/scheduler.py
+	$(BIN)/python bench/host.py
 	$(BIN)/python -m bench.serving
 
 # this project beside other engines, on a quiet machine: all parts that have no results yet, or PARTS="http null" FRESH=--fresh
@@ -129,7 +130,7 @@ test-clients: install
 
 # every ragged case and the contract's clauses in Triton's interpreter; `make test` runs some of them
 test-triton: install
-	TGI_TRITON_CASES=400 TGI_TRITON_CLAUSES=all $(BIN)/pytest -n 0 tests/triton
+	TGI_TRITON_CASES=400 TGI_TRITON_CLAUSES=all TGI_TRITON_PROCESSED=60 $(BIN)/pytest -n 0 tests/triton
 
 # every Triton kernel compiled for every chip, with what it takes of it; WORDS="sm_90 decode" for some
 aot: install

@@ -126,6 +126,18 @@ def test_a_sampler_that_fails_its_self_check(monkeypatch: pytest.MonkeyPatch) ->
     assert told.name == "torch" and told.reason.startswith("not triton: ")
 
 
+def test_processing_that_fails_its_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the kernels for processed logits fail, those rows are left to the host, and the reason is told."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("tgi_core.engine.triton.probing.probe", lambda: "")
+    monkeypatch.setattr("tgi_core.engine.accelerator.kit.sampler_disagreement", lambda sampler, device: "")
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    sampler = kit.queue().sampler()
+    assert sampler.name == "triton" and not sampler.processes
+    (told,) = [kernel for kernel in kit.choices() if kernel.part == "processed rows"]
+    assert told.name == "host" and told.reason
+
+
 @pytest.mark.parametrize("wrong", ["", "argmax", "draw", "logprob", "nan", "filters"])
 def test_the_sampler_s_check_finds_what_is_wrong(wrong: str) -> None:
     """Wrong tokens of greedy and of drawn rows, wrong logprobs, rows of NaN that get a token, and filters that filter nothing."""

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.engine.ahead.late import LateQueue
 from tests.engine.test_table_decoder import row_inputs
 from tests.engine.tiny_models import save_tiny, silent
 from tests.triton.noting import NotingDriver
 from tests.triton.test_launches import TILES
+from tgi_core.backend import OutputOptions, Request, Sampling
+from tgi_core.backend.batch_tracker import RowInput, RowState
+from tgi_core.engine.ahead.processing import LogitsProcessing
+from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.attention.cache import PagedCache
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import attention_layers, load_decoder
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
+from tgi_core.engine.device_queue import Work
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
@@ -57,6 +67,76 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
     for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16):
         step(*parts)
     assert driver.loaded[before:] == []
+
+
+class CountingQueue(LateQueue):
+    """A device that does work at once, and counts torch's operators in it, besides views and allocations."""
+
+    def __init__(self) -> None:
+        super().__init__(eager=True)
+        self.operators: list[str] = []
+
+    def run(self, work: Work) -> None:
+        """Count while it runs."""
+        with Operators(self.operators):
+            super().run(work)
+
+
+class Operators(TorchDispatchMode):
+    """Notes operators that run something on a device."""
+
+    def __init__(self, noted: list[str]) -> None:
+        super().__init__()
+        self._noted = noted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        name = func.overloadpacket.__name__
+        if not func.is_view and not name.startswith("empty"):
+            self._noted.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+EVERYTHING = Sampling(
+    do_sample=True,
+    top_k=9,
+    top_p=0.9,
+    min_p=0.1,
+    typical_p=0.9,
+    repetition_penalty=1.2,
+    frequency_penalty=0.1,
+    logit_bias=((3, 1.0),),
+)
+
+
+def test_twelve_operators_at_most(driver: NotingDriver) -> None:
+    """Sampling from processed logits takes at most twelve operators and kernels, whatever rows ask for, with the copy of their inputs;
+    other numbers of rows need no other kernels."""
+    kinds = [
+        (EVERYTHING, OutputOptions(top_n=3)),
+        (replace(EVERYTHING, do_sample=False), OutputOptions()),
+        (Sampling(), OutputOptions()),
+    ]
+    queue, vocab = CountingQueue(), 1000
+    slots = RowSlots(64, 4, vocab, lambda row: False, lambda row: True)
+    processing = LogitsProcessing(queue, TritonSampler(), slots, torch.zeros(66, dtype=torch.int64), vocab, CPU)
+    logits, rows = torch.zeros(48, vocab, dtype=torch.bfloat16), []
+    for id in range(1, 49):
+        sampling, want = kinds[id % 3]
+        request = Request(id, (1, 2, 3), 2, 0, ((id,),), 3, sampling, want, masked=True)
+        rows.append(RowState(request, [1, 2, 3], 3, ([id],)))
+    loaded: int | None = None
+    for count in (3, 1, 2, 16, 17, 48, 47):
+        queue.operators.clear()
+        driver.launched.clear()
+        chosen = rows[:count]
+        taken = np.array(slots.take(chosen, set(range(1, 49))), np.int64)
+        inputs = [RowInput(row, 2, 1, yields=True) for row in chosen]
+        processing.enqueue(lambda: logits, inputs, range(count), taken, bytes(128 * count))
+        slots.counted[taken] = 3
+        launched = [name for name, _ in driver.launched]
+        assert 1 + len(queue.operators) + len(launched) <= 12, (queue.operators, launched)
+        loaded = loaded or len(driver.loaded)
+    assert len(driver.loaded) == loaded
 
 
 def test_quantized_weights_compile_when_they_are_loaded(driver: NotingDriver) -> None:

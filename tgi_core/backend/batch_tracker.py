@@ -98,8 +98,6 @@ class _Plan:
     blocks: tuple[tuple[int, ...], ...]
     drafts: tuple[int, ...] = ()
     propose: bool = True
-    known: bool = False
-    """Whether it is a decode step within `RowState.steps_left`, which needs no check."""
 
 
 class BatchTracker:
@@ -139,14 +137,17 @@ class BatchTracker:
         if len(self._live) + len(batch) > self._capacity.max_rows:
             raise CapacityExceeded(f"{len(self._live)} + {len(batch)} rows exceed max_rows {self._capacity.max_rows}")
         fresh = [_Plan(RowState(r, list(r.tokens), r.cached, tuple([] for _ in r.blocks)), r.take, r.blocks) for r in batch]
-        return self._launch([cached] if cached != EMPTY else [], self._plans(running, grants) + fresh)
+        rows = running + [plan.row for plan in fresh]
+        launch = self._launch([cached] if cached != EMPTY else [], rows, [*self._plans(running, grants), *fresh])
+        self._live.update([request.id for request in batch])
+        return launch
 
     def decode(self, batches: Sequence[Handle], grants: Sequence[Grant]) -> LaunchedStep:
         """Merge distinct batches and continue them. Raises as `SessionSpec.decode` does."""
         if not batches or len(set(batches)) != len(batches):
             raise InvalidRequest("decode needs one or more distinct batches")
         rows = [row for handle in batches for row in self._rows(handle)]
-        return self._launch(batches, self._plans(rows, grants))
+        return self._launch(batches, rows, self._plans(rows, grants))
 
     def filter(self, batch: Handle, keep: Sequence[int]) -> Handle:
         """Keep only the rows in `keep`. Raises UnknownBatch, UnknownRequest."""
@@ -200,35 +201,38 @@ class BatchTracker:
         self._live.update([row.request.id for row in rows])
         return handle
 
-    def _plans(self, rows: Iterable[RowState], grants: Sequence[Grant]) -> list[_Plan]:
+    def _plans(self, rows: Iterable[RowState], grants: Sequence[Grant]) -> list[_Plan | None]:
+        """By row, what it runs; None for a decode step within `RowState.steps_left`, which needs no check."""
         granted = {grant.request_id: grant for grant in grants}
         if len(granted) != len(grants):
             raise InvalidRequest("two grants name the same request")
-        plans = []
+        plans: list[_Plan | None] = []
         for row in rows:
             grant = granted.pop(row.request.id, None) if granted else None
-            if grant is None:
-                known = row.steps_left > 0
-                plans.append(_Plan(row, 1 if known or not row.prompt_left else 0, (), known=known))
-            else:
+            if grant is not None:
                 plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts, grant.propose))
+            else:
+                plans.append(None if row.steps_left > 0 else _Plan(row, 0 if row.prompt_left else 1, ()))
         if granted:
             raise UnknownRequest(f"a grant names request {min(granted)}, which is in no batch of this step")
         return plans
 
-    def _launch(self, old: Sequence[Handle], plans: list[_Plan]) -> LaunchedStep:
-        for plan in plans:
-            if not plan.known:
-                self._check_plan(plan)
-        self._check_step(plans)
+    def _launch(self, old: Sequence[Handle], rows: list[RowState], plans: Sequence[_Plan | None]) -> LaunchedStep:
+        unknown = [plan for plan in plans if plan is not None]
+        for plan in unknown:
+            self._check_plan(plan)
+        self._check_step(len(plans) - len(unknown), unknown)
         step = next(self._steps)
         unread = {launch.step.id for launch in self._unread}
-        before = {origin for handle in old for origin in self._origins[handle] if origin in unread}
-        for handle in old:
-            self._drop(handle)
-        row_inputs = [self._apply_known(plan.row) if plan.known else self._apply(plan) for plan in plans]
-        handle = self._hold([plan.row for plan in plans], frozenset({*before, step}))
-        launch = LaunchedStep(Step(step, handle), tuple([item for item in row_inputs if item.take]))
+        origins = {origin for handle in old for origin in self._origins[handle] if origin in unread}
+        for handle in old:  # its rows stay live
+            del self._batches[handle], self._origins[handle]
+        handle = Handle(next(self._handles))
+        self._batches[handle], self._origins[handle] = rows, frozenset({*origins, step})
+        row_inputs = [_advance(row) if plan is None else self._apply(plan) for row, plan in zip(rows, plans, strict=True)]
+        if not all(plan.take for plan in unknown):
+            row_inputs = [item for item in row_inputs if item.take]
+        launch = LaunchedStep(Step(step, handle), tuple(row_inputs))
         self._unread.append(launch)
         return launch
 
@@ -241,11 +245,6 @@ class BatchTracker:
             row.drafting, row.draft_start = True, start
         row.steps_left = 0 if row.drafting or row.prompt_left else self._covered(row) - row.computed
         return RowInput(row, start, plan.take, bool(plan.take) and row.prompt_left == 0, plan.drafts, plan.propose)
-
-    def _apply_known(self, row: RowState) -> RowInput:
-        start = row.computed
-        row.computed, row.steps_left = start + 1, row.steps_left - 1
-        return RowInput(row, start, 1, True)
 
     def _covered(self, row: RowState) -> int:
         """The positions that a row may have with the blocks it has."""
@@ -346,18 +345,25 @@ class BatchTracker:
         )
         _refuse_first(id, wrong)
 
-    def _check_step(self, plans: Sequence[_Plan]) -> None:
-        """Validate the totals of a step."""
-        total = sum([plan.take for plan in plans])
+    def _check_step(self, known: int, plans: Sequence[_Plan]) -> None:
+        """Validate the totals of a step: of `known` decode rows that need no check, and these."""
+        total = known + sum([plan.take for plan in plans])
         if total > self._capacity.max_step_tokens:
             raise CapacityExceeded(f"{total} tokens exceed max_step_tokens {self._capacity.max_step_tokens}")
-        if total <= len(plans) and all(plan.known for plan in plans):
-            return
-        prefilling = sum(1 for plan in plans if plan.take > 1 and not plan.drafts)
+        prefilling = sum([1 for plan in plans if plan.take > 1 and not plan.drafts])
         if prefilling > self._capacity.max_prefill_rows:
             raise CapacityExceeded(f"{prefilling} rows prefill, more than max_prefill_rows {self._capacity.max_prefill_rows}")
-        if self._capabilities.mixing is Mixing.NONE and len({plan.row.prompt_left > 0 for plan in plans if plan.take}) > 1:
-            raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
+        if self._capabilities.mixing is Mixing.NONE:
+            prompts = {plan.row.prompt_left > 0 for plan in plans if plan.take} | ({False} if known else set())
+            if len(prompts) > 1:
+                raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
+
+
+def _advance(row: RowState) -> RowInput:
+    """The next token of a row that decodes within `RowState.steps_left`."""
+    start = row.computed
+    row.computed, row.steps_left = start + 1, row.steps_left - 1
+    return RowInput(row, start, 1, True)
 
 
 def _check_blocks(row: RowState, group: CacheGroup, table: list[int], more: tuple[int, ...]) -> None:

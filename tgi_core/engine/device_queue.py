@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import BackendError
+from tgi_core.engine.logits_processing import ProcessedInputs
 from tgi_core.engine.row_filters import RowFilters
 
 Work = Callable[[], None]
@@ -73,6 +74,9 @@ class StepSampler(Protocol):
     filters: bool
     """Whether it samples rows with top-k, top-p and min-p."""
 
+    processes: bool
+    """Whether it also samples rows whose logits are processed first; see `tgi_core.engine.logits_processing`."""
+
     def choose(
         self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor, filters: RowFilters | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -81,6 +85,17 @@ class StepSampler(Protocol):
         The argmax (of equal ones the lowest id) if the temperature is 0; otherwise the draw at the row's uniform number (float32 [rows])
         from what its `filters` keep, which are passed if the sampler supports them. `temperatures` is None if no row draws, except with
         `lean_draws`. A row whose logits are not all finite has token −1.
+        """
+
+    def choose_processed(
+        self, logits: Tensor, inputs: ProcessedInputs, counts: Tensor, newest: Tensor, results: Tensor, typical: bool
+    ) -> None:
+        """If it `processes`: sample rows of logits [logits, vocabulary] by the published formula, each from its own place.
+
+        `results` int32 [2 · rows] gets their tokens and the bits of their logprobs. A token of −1 says that logits were not finite, −2 that
+        penalties or biases made them so, −3 that the mask allows no token. What follows there, [2, rows, most], gets the `inputs.top_n`
+        likeliest tokens, −1 where fewer are possible, and the bits of their logprobs. The token of a row slot goes to `newest` int64 [row
+        slots], and is counted in `counts` int32 [row slots, vocabulary] (see `IN_PROMPT`). `typical`: whether some row has typical-p.
         """
 
 

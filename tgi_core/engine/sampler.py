@@ -33,8 +33,8 @@ FIELDS = FILTER_FIELDS | {
 """Sampling fields that a session with this sampler declares."""
 
 NOT_FINITE = RowFault(RowFaultKind.NAN, "the model's logits are not finite")
-_UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
-_MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
+UNBOUND = RowFault(RowFaultKind.SAMPLER, "penalties and bias leave no finite scores")
+MASKED = RowFault(RowFaultKind.MASK, "the mask allows no token")
 
 
 @dataclass(slots=True)
@@ -134,9 +134,9 @@ def _sample_any(logits: Tensor, rows: Sequence[RowState], allowed: Tensor | None
     faults = _not_finite(scores)
     scores = _penalize(scores, rows)
     if not all(without(PENALTIES, row.request.sampling) for row in rows):
-        faults = dict.fromkeys(_not_finite(scores), _UNBOUND) | faults
+        faults = dict.fromkeys(_not_finite(scores), UNBOUND) | faults
     if allowed is not None:
-        faults |= {index: _MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
+        faults |= {index: MASKED for index in _indices(~allowed.any(-1)) if index not in faults}
         scores = scores.masked_fill(~allowed, -torch.inf)
     if faults:
         scores = scores.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from tests.engine.tiny_models import PROMPTS, silent
 from tgi_core.backend import OpenOptions, OutOfMemory, WarmupPlan
 from tgi_core.backend.session import Session
 from tgi_core.engine.ahead.graphs import Bucket, buckets
-from tgi_core.engine.device_queue import Usage
+from tgi_core.engine.ahead.sampling import TorchSampler
+from tgi_core.engine.device_queue import StepSampler, Usage
 from tgi_core.engine.open_model import open_session
 
 
@@ -95,11 +97,31 @@ def test_a_model_that_cannot_be_captured_runs_all_the_same(llama: Path) -> None:
     assert len(run.tokens(1)) == 2
 
 
-def test_a_replay_that_is_wrong_is_found_at_load(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class ProcessingSampler(TorchSampler):
+    """A sampler of all rows, which leaves those with processed logits without a token."""
+
+    processes = True
+
+    def choose_processed(self, *given: object, **options: object) -> None:
+        """Nothing is sampled."""
+
+
+class ProcessingQueue(LateQueue):
+    """A late device with that sampler."""
+
+    def sampler(self) -> StepSampler:
+        """Its sampler."""
+        return ProcessingSampler()
+
+
+@pytest.mark.parametrize("queue", [LateQueue, ProcessingQueue])
+def test_a_replay_that_is_wrong_is_found_at_load(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, queue: Callable[[], LateQueue]
+) -> None:
     """A graph that computes something else than the step that it stands for is not used."""
     from tests.engine.ahead.recorded import RecordedGraph
 
     monkeypatch.setattr(RecordedGraph, "replay", lambda self: None)
-    session = Session(open_session(OpenOptions(str(llama), dtype="float32"), LateKit(LateQueue()), silent), "late")
+    session = Session(open_session(OpenOptions(str(llama), dtype="float32"), LateKit(queue()), silent), "late")
     verdict = next(kernel for kernel in session.capabilities().kernels if kernel.part == "graphs")
     assert verdict.name == "none" and "replayed logits differ" in verdict.reason

@@ -15,6 +15,7 @@ from tgi_core.engine.accelerator.discovery import is_verified
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.ahead.processing_check import processing_disagreement
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import KVCacheDtype
@@ -213,6 +214,10 @@ class AcceleratorKit(ABC):
         fused = TritonSampler(self.precision)
         reason = attempt(lambda: sampler_disagreement(fused, self.device))
         if not reason:
+            fused.processes = not (why := attempt(lambda: processing_disagreement(fused, self.device)))
+            if why:
+                self._without["processed rows"] = Kernel("processed rows", "host", why)
+                _log.warning("rows with penalties, masks, typical-p and top tokens are sampled on the host: %s", why)
             return fused
         self._without["sampler"] = Kernel("sampler", plain.name, f"not {fused.name}: {reason}")
         _log.warning("sampler: not %s: %s", fused.name, reason)

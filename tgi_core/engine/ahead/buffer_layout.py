@@ -28,6 +28,10 @@ class BufferLayout:
         whole = words.numpy()
         return {name: whole[place] for name, place in self.places.items()}
 
+    def views(self, words: Tensor) -> dict[str, Tensor]:
+        """Views of words on the device, int32."""
+        return {name: words[place] for name, place in self.places.items()}
+
     def device(self, words: Tensor) -> dict[str, Tensor]:
         """All inputs as int64, widened in one operation: torch's operators take no other indices."""
         wide = words.to(torch.int64)

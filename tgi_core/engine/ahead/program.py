@@ -9,6 +9,7 @@ from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.ahead.bounds import StepBounds
 from tgi_core.engine.ahead.inputs import StepInputs
 from tgi_core.engine.device_queue import StepSampler
+from tgi_core.engine.logits_processing import can_process
 from tgi_core.engine.prompt_scores import ScoredTokens
 from tgi_core.engine.row_filters import keeps_head
 from tgi_core.engine.runner import CapturableRunner
@@ -21,7 +22,7 @@ class StepProgram:
     def __init__(self, runner: CapturableRunner, sampler: StepSampler, row_slots: int, width: int, device: torch.device) -> None:
         self._runner, self._sampler = runner, sampler
         with torch.inference_mode():
-            self._newest = torch.zeros(row_slots, dtype=torch.int64, device=device)
+            self.newest = torch.zeros(row_slots, dtype=torch.int64, device=device)
             self._tables = torch.zeros(row_slots, width, dtype=torch.int32, device=device)
 
     @property
@@ -32,6 +33,10 @@ class StepProgram:
     def samples(self, row: RowState, vocab_size: int) -> bool:
         """Whether the device samples a row."""
         return is_plain(row, vocab_size) or (self._sampler.filters and keeps_head(row))
+
+    def processes(self, row: RowState) -> bool:
+        """Whether the device samples a row from processed logits."""
+        return self._sampler.processes and can_process(row, self._sampler.precision)
 
     @property
     def captures_prompts(self) -> bool:
@@ -56,7 +61,7 @@ class StepProgram:
         are requested, logprobs of prompt tokens, float32 [scored].
         """
         self.update(inputs.cells, inputs.blocks)
-        carried = self._newest.index_select(0, (-1 - inputs.ids).clamp_min(0))
+        carried = self.newest.index_select(0, (-1 - inputs.ids).clamp_min(0))
         ids = torch.where(inputs.ids < 0, carried, inputs.ids)
         tables = self._tables[:, : bounds.width].index_select(0, inputs.row_slots)
         step = bounds.metadata(inputs, ids, tables)
@@ -75,7 +80,7 @@ class StepProgram:
         draws = draws or self._sampler.lean_draws
         filters = inputs.filters if self._sampler.filters else None
         tokens, logprobs = self._sampler.choose(asked, inputs.temperatures if draws else None, inputs.uniforms, filters)
-        self._newest.index_copy_(0, inputs.sampled, tokens.clamp_min(0))
+        self.newest.index_copy_(0, inputs.sampled, tokens.clamp_min(0))
         count = len(inputs.sampled)
         result[:count].copy_(tokens)
         result[count : 2 * count].copy_(logprobs.float().view(torch.int32))

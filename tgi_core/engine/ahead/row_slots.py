@@ -8,6 +8,7 @@ import numpy as np
 
 from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.ahead.sampling import seed_words
+from tgi_core.engine.logits_processing import PROCESSING, needs_counts, processing
 from tgi_core.engine.row_filters import NEUTRAL, row_filters
 
 
@@ -17,11 +18,18 @@ class RowSlots:
     Two more belong to no row: `padding`, whose table is always empty, and `waste`, for discarded writes.
     """
 
-    def __init__(self, max_rows: int, width: int, vocab_size: int, samples: Callable[[RowState], bool]) -> None:
-        """`samples` says whether the device samples a row."""
+    def __init__(
+        self,
+        max_rows: int,
+        width: int,
+        vocab_size: int,
+        samples: Callable[[RowState], bool],
+        processes: Callable[[RowState], bool] = lambda row: False,
+    ) -> None:
+        """`samples` says whether the device samples a row in its step, `processes` whether it does after it, from processed logits."""
         self.padding, self.waste, self.width = max_rows, max_rows + 1, width
         self._vocab_size = vocab_size
-        self._samples = samples
+        self._samples, self._processes = samples, processes
         self._by_request: dict[int, int] = {}
         self._owners: list[RowState | None] = [None] * max_rows
         self._free = list(range(max_rows))
@@ -32,7 +40,14 @@ class RowSlots:
         self._stale = np.zeros(max_rows + 2, np.int64)
         """Cells that may be nonzero on the device."""
         self.plain = np.zeros(max_rows + 2, bool)
-        """Whether a row is sampled on the device."""
+        """Whether a row is sampled on the device, in its step."""
+        self.processed = np.zeros(max_rows + 2, bool)
+        """Whether it is sampled there from processed logits."""
+        self.processing = {name: np.full(max_rows + 2, neutral, np.float64) for name, neutral in PROCESSING.items()}
+        self.counts = np.zeros(max_rows + 2, bool)
+        """Whether penalties need counts of its tokens."""
+        self.counted = np.full(max_rows + 2, -1, np.int64)
+        """How many of its tokens the device has counted, −1 for an unknown number."""
         self.temperatures = np.zeros(max_rows + 2, np.float64)
         self.filters = {name: np.full(max_rows + 2, neutral, np.float64) for name, neutral in NEUTRAL.items()}
         self.seeds = np.zeros(max_rows + 2, np.uint64)
@@ -46,6 +61,10 @@ class RowSlots:
             found if (found := known.get(row.request.id)) is not None and owners[found] is row else self._assign(row, found, live)
             for row in rows
         ]
+
+    def of(self, rows: Iterable[RowState]) -> np.ndarray:
+        """The slots of rows that have one, int64."""
+        return np.array([self._by_request[row.request.id] for row in rows], np.int64)
 
     def _assign(self, row: RowState, held: int | None, live: Set[int]) -> int:
         """Give a row a free slot, or the one `held` by an earlier row of the same id."""
@@ -61,6 +80,10 @@ class RowSlots:
         self.temperatures[row_slot] = sampling.temperature if sampling.do_sample else 0.0
         for name, value in row_filters(sampling, self._vocab_size).items():
             self.filters[name][row_slot] = value
+        self.processed[row_slot] = not self.plain[row_slot] and self._processes(row)
+        for name, value in processing(row).items():
+            self.processing[name][row_slot] = value
+        self.counts[row_slot], self.counted[row_slot] = needs_counts(sampling), -1
         self.seeds[row_slot] = seed_words([sampling.seed])[0]
         self.newest_on_device[row_slot] = False
         return row_slot
@@ -77,13 +100,13 @@ class RowSlots:
         self.reached[row_slot] = self._stale[row_slot] = count
         return list(range(row_slot * self.width + first, row_slot * self.width + end)), blocks
 
-    def note_sampled(self, row_slots: Sequence[int], on_device: Sequence[int]) -> None:
+    def note_sampled(self, row_slots: np.ndarray, on_device: Sequence[int]) -> None:
         """Record a step of rows in these slots, of which the device samples those at the indices `on_device`."""
-        taken = np.array(row_slots, np.int64)
-        self.newest_on_device[taken] = False
-        self.newest_on_device[taken[on_device]] = True
+        self.newest_on_device[row_slots] = False
+        self.newest_on_device[row_slots[on_device]] = True
 
-    def forget(self, row_slots: Sequence[int]) -> None:
+    def forget(self, row_slots: np.ndarray) -> None:
         """Mark what the device holds for these slots as unknown: the step that wrote to them failed."""
         self._stale[row_slots] = self.width
+        self.counted[row_slots] = -1
         self.newest_on_device[row_slots] = False

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgi_core.engine.logits_processing import ProcessedInputs
 from tgi_core.engine.row_filters import RowFilters
 from tgi_core.engine.warping import Candidates
 
@@ -22,6 +23,7 @@ class TorchSampler:
     name = "torch"
     lean_draws = False
     filters = False
+    processes = False
 
     def __init__(self, precision: torch.dtype = torch.float64) -> None:
         self.precision = precision
@@ -42,6 +44,12 @@ class TorchSampler:
             drawn, chances = Candidates((wide / divisors).log_softmax(-1), None).choose(uniforms.to(self.precision))
             tokens, logprobs = torch.where(draws, drawn, tokens), torch.where(draws, chances.float(), logprobs)
         return torch.where(finite, tokens, -1), logprobs
+
+    def choose_processed(
+        self, logits: Tensor, inputs: ProcessedInputs, counts: Tensor, newest: Tensor, results: Tensor, typical: bool
+    ) -> None:
+        """None: the host's sampler also uses torch's operators."""
+        raise NotImplementedError
 
 
 def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:

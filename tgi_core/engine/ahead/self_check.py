@@ -55,7 +55,8 @@ def _decode_logits(device: QueuedDevice, runner: AheadRunner, captured: bool) ->
     steps.enqueue([RowInput(row, 0, last, yields=False) for row in rows], {1, 2})
     step = steps.enqueue([RowInput(row, last, 1, yields=True) for row in rows], {1, 2})
     step.wait()
-    found = device.now(lambda: step.held(step.step.waiting).last.clone())
+    row_inputs = [*step.step.waiting, *step.step.processed]  # in whichever way they are sampled, their logits are kept
+    found = device.now(lambda: step.held(row_inputs).last.clone())
     steps.release()
     return found
 

@@ -1,9 +1,9 @@
 """The session of an asynchronous device: step N+1 is launched before step N is read (asynchronous scheduling).
 
 A call enqueues its step at once and returns; reading a step waits for that step only. Tokens that the device samples stay there for the
-next step, which is enqueued before the host knows them. Rows that the host samples get their tokens when the step is read or the next
-one is launched, whichever comes first; their forward pass runs meanwhile. Rows with drafts sit out the next step, and get theirs when
-the step is read.
+next step, which is enqueued before the host knows them. Rows with masks are sampled there when the next step is launched or theirs is read:
+their masks follow from tokens that the host has read by then. Rows that the host samples get their tokens at that time, too; their forward
+pass runs meanwhile. Rows with drafts sit out the next step, and get theirs when the step is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from tgi_core.backend import (
     Rows,
     Stats,
     Step,
+    TopToken,
     WarmupPlan,
     hookimpl,
 )
 from tgi_core.backend.batch_tracker import LaunchedStep, RowInput
+from tgi_core.backend.masking import mask_row
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
 from tgi_core.engine.ahead.in_flight import InFlightStep
 from tgi_core.engine.ahead.self_check import graphs_verdict
@@ -39,7 +41,10 @@ from tgi_core.engine.ahead.warmup import warm_up
 from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.row_results import row_results
-from tgi_core.engine.sampler import NOT_FINITE
+from tgi_core.engine.sampler import MASKED, NOT_FINITE, UNBOUND
+
+_FAULTS = {-1: NOT_FINITE, -2: UNBOUND, -3: MASKED}
+"""By the token that the device samples from processed logits."""
 
 Warm = Callable[[WarmupPlan, Progress], tuple[StepEnqueuer, Capacity]]
 """Makes a session's steps ready, over a cache that it reserves, and promises limits."""
@@ -144,11 +149,32 @@ class AheadSession(BaseSession):
         if pending.row_results or pending.given is None:
             return
         pending.row_results = True
+        self._mask(pending)
         waiting = pending.given.step.waiting
         answered = [row_input for row_input in waiting if not row_input.drafts]
         self._sample(pending, answered)
-        if len(answered) == len(waiting):
+        if len(answered) == len(waiting) and not pending.given.step.processed:
             pending.given.logits = pending.given.scores = None
+
+    def _mask(self, pending: PendingStep) -> None:
+        """Have the device sample the rows whose masks it waits for. Masks follow from their newest tokens, which are read first: those of
+        the step before this one, which the device has finished unless the core has not read it."""
+        given = pending.given
+        if given is None or not given.masked or given.sample_masked is None or self._masks is None:
+            return
+        for earlier in self._pending:
+            if earlier is pending:
+                break
+            self._read(earlier)
+        row_inputs = [row_input for row_input in given.masked if row_input.row.request.id not in self._failed]
+        if not row_inputs:
+            return
+        try:
+            packed = self._masks.fill(tuple([mask_row(row_input.row) for row_input in row_inputs]))
+            size = 4 * -(-self._shape.vocab_size // 32) * len(row_inputs)
+            given.sample_masked(row_inputs, packed if len(packed) == size else bytes(size))
+        except (BackendError, *TORCH_ERRORS) as error:
+            self._fail(pending, error)
 
     def _verify(self, pending: PendingStep) -> None:
         """Sample the rows with drafts, whose earlier tokens have been read."""
@@ -182,25 +208,47 @@ class AheadSession(BaseSession):
         pending.read = True
         try:
             tokens, logprobs = pending.given.read()
+            processed = [(rows.row_inputs, *rows.read()) for rows in pending.given.processed]
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(pending, error)
             return
+        for each in processed:
+            self._note_processed(pending, *each)
         made, failed = pending.made, self._failed
         for row_input, token, logprob in zip(pending.given.step.plain, tokens, logprobs, strict=True):
-            request = row_input.row.request
-            if request.id in failed:
+            row = row_input.row
+            request = row.request
+            id = request.id
+            if id in failed:
                 continue
             if token < 0:
-                made[request.id] = Row(request.id, fault=NOT_FINITE)
-                failed.add(request.id)
+                made[id] = Row(id, fault=NOT_FINITE)
+                failed.add(id)
             else:
-                made[request.id] = Row(request.id, (token,), (logprob,) if request.want.logprobs else ())
-                row_input.row.tokens.append(token)
-        if len(made) < len(pending.row_inputs):
-            for row_input in pending.row_inputs:
-                id = row_input.row.request.id
-                if id not in failed:
-                    made.setdefault(id, Row(id))  # its prompt is not complete
+                made[id] = Row(id, (token,), (logprob,) if request.want.logprobs else ())
+                row.tokens.append(token)
+
+    def _note_processed(
+        self,
+        pending: PendingStep,
+        row_inputs: Sequence[RowInput],
+        tokens: list[int],
+        logprobs: list[float],
+        top: list[tuple[TopToken, ...]],
+    ) -> None:
+        """Record rows that the device sampled from processed logits."""
+        made, failed = pending.made, self._failed
+        for row_input, token, logprob, likeliest in zip(row_inputs, tokens, logprobs, top, strict=True):
+            row = row_input.row
+            id, want = row.request.id, row.request.want
+            if id in failed:
+                continue
+            if token < 0:
+                made[id] = Row(id, fault=_FAULTS[token])
+                failed.add(id)
+            else:
+                made[id] = Row(id, (token,), (logprob,) if want.logprobs else (), (likeliest,) if want.top_n else ())
+                row.tokens.append(token)
 
     def _note(self, pending: PendingStep, row_inputs: Sequence[RowInput], rows: Sequence[Row]) -> None:
         """Record the step's rows, except for rows that failed before."""
@@ -218,8 +266,10 @@ class AheadSession(BaseSession):
         if pending.error is not None:
             self._outcomes[pending.launch.step.id] = pending.error
         else:
-            made = pending.made
+            made, failed = pending.made, self._failed
             ids = [row_input.row.request.id for row_input in pending.row_inputs]
+            if len(made) < len(ids):  # some prompts are not complete
+                made.update({id: Row(id) for id in ids if id not in made and id not in failed})
             rows = tuple([made[id] for id in ids if id in made])
             busy = done - max(pending.started_ns, self._read_ns)  # before that, the device ran earlier steps
             self._outcomes[pending.launch.step.id] = Rows(pending.launch.step.id, rows, busy)

@@ -20,17 +20,20 @@ from tgi_core.engine.runner import ScoredPrompts
 class StepLayout:
     """A step on the host. `order` is that of its flat tokens: single tokens first.
 
-    `plain` are the inputs that the device samples, `waiting` those that the host samples, those with drafts among them. By request, `last`
+    `plain` are the inputs that the device samples in the step, `processed` those that it samples after it, `waiting` those that the host
+    samples, those with drafts among them. By request, `last`
     has the index of its logits among those of the tokens `kept`, where it yields; those of its drafts follow. Where every row is plain and
     yields, as in most decode steps, `last` is left empty.
     """
 
     order: list[RowInput]
-    row_slots: list[int]
+    row_slots: np.ndarray
     starts: np.ndarray
     takes: np.ndarray
     plain: list[RowInput]
     plain_rows: list[int]
+    processed: list[RowInput]
+    processed_rows: list[int]
     waiting: list[RowInput]
     last: dict[int, int]
     kept: np.ndarray
@@ -40,17 +43,18 @@ class StepLayout:
     cells: list[int]
     blocks: list[int]
     draws: bool
+    adapts: bool
+    """Whether a row has an adapter."""
 
     @property
     def decodes(self) -> bool:
         """Whether every row runs one token, and none has an adapter: such a step has a fixed shape."""
-        return bool((self.takes == 1).all()) and all(row_input.row.request.adapter is None for row_input in self.order)
+        return not self.adapts and bool((self.takes == 1).all())
 
     @property
     def mixes(self) -> bool:
         """Whether it could run in a mixed graph: no drafts, no adapters, no prompt to score."""
-        rows = self.order
-        return not (self.scored.places or any(each.drafts or each.row.request.adapter is not None for each in rows))
+        return not (self.adapts or self.scored.places or any(row_input.drafts for row_input in self.order))
 
     @property
     def decode_rows(self) -> int:
@@ -66,19 +70,27 @@ class StepLayout:
 def lay_out_step(row_inputs: Sequence[RowInput], row_slots: RowSlots, live: Set[int], block_size: int) -> StepLayout:
     """Assign row slots, extend rows to the blocks that they write, and divide them between the device's and the host's sampler."""
     order = list(row_inputs)
-    if any(row_input.take > 1 or row_input.row.request.adapter is not None for row_input in order):
+    adapts = any(row_input.row.request.adapter is not None for row_input in order)
+    if adapts or any(row_input.take > 1 for row_input in order):
         order.sort(key=lambda row_input: (row_input.take > 1, not row_input.drafts, row_input.row.request.adapter or ""))
-    taken = row_slots.take([row_input.row for row_input in order], live)
+    taken = np.array(row_slots.take([row_input.row for row_input in order], live), np.int64)
     starts = np.array([row_input.start for row_input in order], np.int64)
     takes = np.array([row_input.take for row_input in order], np.int64)
-    step = StepLayout(order, taken, starts, takes, [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False)
-    needed = -(-(starts + takes) // block_size)
-    for row in np.flatnonzero(needed > row_slots.reached[taken]).tolist():
-        cells, blocks = row_slots.reach(taken[row], order[row].row.tables[0], int(needed[row]))
-        step.cells += cells
-        step.blocks += blocks
+    step = StepLayout(
+        order, taken, starts, takes, [], [], [], [], [], {}, np.zeros(0, np.int64), ScoredPrompts(), [], [], False, adapts
+    )
+    extend_rows(step, row_slots, block_size)
     _sort_out(step, row_slots)
     return step
+
+
+def extend_rows(step: StepLayout, row_slots: RowSlots, block_size: int) -> None:
+    """Extend rows to the blocks that they write in a step."""
+    needed = -(-(step.starts + step.takes) // block_size)
+    for row in np.flatnonzero(needed > row_slots.reached[step.row_slots]).tolist():
+        cells, blocks = row_slots.reach(int(step.row_slots[row]), step.order[row].row.tables[0], int(needed[row]))
+        step.cells += cells
+        step.blocks += blocks
 
 
 def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
@@ -89,6 +101,7 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         step.plain, step.plain_rows = step.order, list(range(len(step.order)))
         step.kept = np.arange(len(step.order))
         return
+    processed = row_slots.processed[step.row_slots].tolist()
     kept = list[int]()
     ends = np.cumsum(step.takes).tolist()
     for row, (row_input, is_plain, end) in enumerate(zip(step.order, plain.tolist(), ends, strict=True)):
@@ -99,6 +112,9 @@ def _sort_out(step: StepLayout, row_slots: RowSlots) -> None:
         if row_input.yields and is_plain and not row_input.drafts:
             step.plain.append(row_input)
             step.plain_rows.append(row)
+        elif row_input.yields and processed[row] and not row_input.drafts:
+            step.processed.append(row_input)
+            step.processed_rows.append(row)
         elif row_input.yields or row_input.row.request.want.prompt_logprobs:
             step.waiting.append(row_input)
     step.kept = np.array(kept, np.int64)
@@ -176,14 +192,35 @@ def fill_fixed(
 
 def pad(row_slots: RowSlots, into: dict[str, np.ndarray], decode_rows: int) -> None:
     """Write a step of a fixed shape without rows: padding writes nothing, attends to nothing, and its tokens are discarded."""
-    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms", "kept", "blocks"):
+    for name in ("ids", "positions", "begun", "lengths", "temperatures", "uniforms", "kept"):
         into[name][:] = 0
     for name, neutral in NEUTRAL.items():
         into[name][:] = neutral
     into["slots"][:] = -1
     into["row_slots"][:] = into["sampled"][:] = row_slots.padding
     into["cu_seqlens"][:] = np.minimum(np.arange(len(into["cu_seqlens"])), decode_rows)
-    into["cells"][:] = row_slots.waste * row_slots.width
+    clear_updates(row_slots, into)
+
+
+def clear_updates(row_slots: RowSlots, into: dict[str, np.ndarray]) -> None:
+    """Write a step of a fixed shape that changes no table."""
+    into["cells"][:], into["blocks"][:] = row_slots.waste * row_slots.width, 0
+
+
+def fill_decode(
+    step: StepLayout, row_slots: RowSlots, into: dict[str, np.ndarray], block_size: int, drawn: np.ndarray | None
+) -> None:
+    """Write a decode step over the words of an earlier one of the same rows, sampled on the device; see `fill_fixed`. `drawn` float32
+    [rows] are uniform numbers, if some row draws."""
+    count, taken, ends = len(step.order), step.row_slots, step.starts + step.takes
+    blocks, offsets = np.divmod(step.starts, block_size)
+    into["positions"][:count] = step.starts
+    into["slots"][:count] = row_slots.tables[taken, blocks] * block_size + offsets
+    into["begun"][:count] = _begun(taken, step.starts, step.takes, row_slots, block_size)
+    into["lengths"][:count] = ends
+    _fill_updates(step, into)
+    if drawn is not None:
+        into["uniforms"][:count] = drawn
 
 
 def _fill_tokens(
@@ -195,10 +232,15 @@ def _fill_tokens(
     tokens: np.ndarray | None = None,
 ) -> None:
     """Write the tokens of rows to the indices `rows`, and to the flat `tokens`, or one after another."""
-    taken = np.array(step.row_slots, np.int64)
+    taken = step.row_slots
     fill_flat(step.order, taken, step.starts, step.takes, row_slots, block_size, into, tokens, rows)
     into["row_slots"][rows] = taken
     into["lengths"][rows] = step.starts + step.takes
+    _fill_updates(step, into)
+
+
+def _fill_updates(step: StepLayout, into: dict[str, np.ndarray]) -> None:
+    """Write a step's changes of tables."""
     into["cells"][: len(step.cells)] = step.cells
     into["blocks"][: len(step.cells)] = step.blocks
 
@@ -218,12 +260,11 @@ def fill_flat(
     of rows to `rows`, or one after another."""
     positions = np.arange(takes.sum()) + np.repeat(starts - (np.cumsum(takes) - takes), takes)
     owners = np.repeat(taken, takes)
-    begun = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
     where = slice(len(positions)) if places is None else places
     into["ids"][where] = _ids(row_inputs, taken, starts, takes, row_slots)
     into["positions"][where] = positions
     into["slots"][where] = row_slots.tables[owners, positions // block_size] * block_size + positions % block_size
-    into["begun"][slice(len(row_inputs)) if rows is None else rows] = np.where(_begins(starts, takes, block_size), begun, 0)
+    into["begun"][slice(len(row_inputs)) if rows is None else rows] = _begun(taken, starts, takes, row_slots, block_size)
 
 
 def _ids(
@@ -248,6 +289,13 @@ def _ids(
     return ids
 
 
+def _begun(taken: np.ndarray, starts: np.ndarray, takes: np.ndarray, row_slots: RowSlots, block_size: int) -> np.ndarray:
+    """[rows]: the block that a row begins and does not fill, or the null block."""
+    blocks = row_slots.tables[taken, np.minimum((starts + takes) // block_size, row_slots.width - 1)]
+    found: np.ndarray = np.where(_begins(starts, takes, block_size), blocks, 0)
+    return found
+
+
 def _begins(starts: np.ndarray, takes: np.ndarray, block_size: int) -> np.ndarray:
     """[rows] bool: whether a row begins its last block and does not fill it."""
     ends = starts + takes
@@ -259,7 +307,7 @@ def _fill_sampling(
     step: StepLayout, rows: np.ndarray, row_slots: RowSlots, into: dict[str, np.ndarray], places: np.ndarray
 ) -> None:
     """Write the sampling inputs of these rows of the step to `places`."""
-    chosen = np.array(step.row_slots, np.int64)[rows]
+    chosen = step.row_slots[rows]
     temperatures = row_slots.temperatures[chosen]
     into["sampled"][places] = chosen
     into["temperatures"][places] = temperatures

@@ -53,12 +53,17 @@ def _measured(device: QueuedDevice, runner: AheadRunner, plan: WarmupPlan, captu
     for each in _kinds(rows, row_tokens, runner.block_size):
         _run(steps, each)
     longest = min(row_tokens, step_tokens)
-    row_inputs = (
+    row_inputs = [
         _probe_inputs(min(rows, step_tokens // longest), longest, runner.block_size, want=OutputOptions(prompt_logprobs=True)),
         _probe_inputs(rows, min(row_tokens, step_tokens // rows), runner.block_size, sampling=Sampling(do_sample=True)),
-    )
+    ]
+    if steps.processing is not None:
+        everything = Sampling(do_sample=True, repetition_penalty=1.1, logit_bias=((0, 1.0),), top_p=0.9, typical_p=0.9)
+        row_inputs.append(_probe_inputs(rows, 1, runner.block_size, sampling=everything, want=OutputOptions(top_n=1)))
     peaks = [device.queue.measured(partial(_run, steps, each)).peak for each in row_inputs]
     shares = [Memory("activations", max(*peaks, device.shape.sampling_bytes(rows * (1 + plan.draft))))]
+    if steps.processing is not None:
+        shares.append(Memory("token counts", steps.processing.num_bytes))
     if captures:
         shares.append(Memory("graphs", _graph_bytes(device, steps)))
     steps.release()

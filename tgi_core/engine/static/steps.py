@@ -51,7 +51,7 @@ class StaticSteps:
             words = place.inputs(sum(layout.count for layout in layouts)).split([layout.count for layout in layouts])
             for program, layout, part in zip(programs, layouts, words, strict=True):
                 fill_inputs(program, step, self._row_slots, self.buckets.block_size, layout.host(part))
-            results = place.results(max((each.end for each in programs if isinstance(each, HeadCall)), default=0))
+            results = place.results(2 * max((each.end for each in programs if isinstance(each, HeadCall)), default=0))
             given = place.step = ProgramsStep(step)
             given.logits = self._logits_of(len(results) // 2) if step.waiting else None
             self._submit(programs, words, given, results)
@@ -72,7 +72,7 @@ class StaticSteps:
         """All programs in order, which is that of the step's tokens: after each call those of the logits that its tokens need."""
         wanted = _wanted(step)
         sampled = np.full(len(wanted), self._row_slots.waste)
-        sampled[_places(step)] = np.array(step.row_slots)[step.plain_rows]
+        sampled[_places(step)] = step.row_slots[step.plain_rows]
         token = place = 0
         drafting = {row for row, row_input in enumerate(step.order) if row_input.drafts}
         for call in split(step.starts.tolist(), step.takes.tolist(), self.buckets, drafting):

@@ -15,10 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tgi_core.engine.logits_processing import ProcessedInputs
 from tgi_core.engine.row_filters import RowFilters
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
 from tgi_core.engine.triton.filtering import inverse, launch_filter
+from tgi_core.engine.triton.processing import launch_note, launch_process
 from tgi_core.engine.triton.tiles import TileTable
+from tgi_core.engine.triton.top_tokens import launch_top_tokens
+from tgi_core.engine.triton.typical import launch_typical
 
 CHUNK = 4096
 """Logits per program."""
@@ -140,6 +144,7 @@ class TritonSampler:
     name = "triton"
     lean_draws = True
     filters = True
+    processes = True
 
     def __init__(self, precision: torch.dtype = torch.float64) -> None:
         self.precision = precision
@@ -153,6 +158,29 @@ class TritonSampler:
         the row's uniform number (float32 [rows]) from what its filters keep, by the published formula. A row whose logits are not all
         finite has token −1.
         """
+        cuts = lasts = None
+        if temperatures is not None and filters is not None:
+            cuts, lasts = launch_filter(logits, temperatures, filters)
+        return self._choose(logits, temperatures, uniforms, cuts, lasts)
+
+    def choose_processed(
+        self, logits: Tensor, inputs: ProcessedInputs, counts: Tensor, newest: Tensor, results: Tensor, typical: bool
+    ) -> None:
+        """See `StepSampler`."""
+        scores, said = launch_process(logits, inputs, counts)
+        cuts, lasts = launch_filter(scores, inputs.temperatures, inputs.filters)
+        if typical:
+            launch_typical(scores, inputs.temperatures, inputs.typical_p, cuts, lasts)
+        chosen = self._choose(scores, inputs.temperatures, inputs.uniforms, cuts, lasts)
+        launch_note(*chosen, said, inputs, newest, counts, results)
+        rows = len(scores)
+        if len(results) > 2 * rows:
+            top = results[2 * rows :].view(2, rows, -1)
+            launch_top_tokens(scores, inputs.temperatures, cuts, lasts, inputs.top_n, chosen, top)
+
+    def _choose(
+        self, logits: Tensor, temperatures: Tensor | None, uniforms: Tensor, cuts: Tensor | None, lasts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         (rows, vocabulary), device = logits.shape, logits.device
         chunks = triton.cdiv(vocabulary, CHUNK)
         peaks = torch.empty(rows, chunks, dtype=torch.float32, device=device)
@@ -160,9 +188,6 @@ class TritonSampler:
         sums = torch.empty(rows, chunks, dtype=self.precision, device=device)
         tokens = torch.empty(rows, dtype=torch.int64, device=device)
         logprobs = torch.empty(rows, dtype=torch.float32, device=device)
-        cuts = lasts = None
-        if temperatures is not None and filters is not None:
-            cuts, lasts = launch_filter(logits, temperatures, filters)
         found, sizes = (peaks, places, sums), (logits.stride(0), vocabulary, chunks, cuts, lasts)
         options = {"CHUNK": CHUNK, "DRAWS": temperatures is not None, "FILTERS": cuts is not None, "num_warps": 8}
         summarize_kernel[(rows, chunks)](logits, temperatures, *found, *sizes, **options)
