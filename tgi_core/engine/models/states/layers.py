@@ -83,14 +83,15 @@ def _cut(value: Any, part: StepPart, tokens: int) -> Any:
     if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[:2] != (1, tokens):
         return value
     cut = value[:, part.start : part.end]
-    return cut.transpose(0, 1) if part.one_each else cut
+    # not transposed: `matmul` would not fold a batch with such strides, and copy its weight for every row
+    return cut.reshape(-1, 1, *cut.shape[2:]) if part.one_each else cut
 
 
 def flat(output: Any) -> Any:
     """Outputs of a batch of rows with one token each, as those of one row."""
     if isinstance(output, tuple | list):
         return tuple(map(flat, output))
-    return output.transpose(0, 1) if isinstance(output, Tensor) else output
+    return output.reshape(1, -1, *output.shape[2:]) if isinstance(output, Tensor) else output
 
 
 def joined(outputs: list[Any]) -> Any:
