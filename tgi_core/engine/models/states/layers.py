@@ -91,8 +91,8 @@ def _cut(value: Any, part: StepPart, tokens: int) -> Any:
 
 
 def _foldable(linear: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The input of a linear layer with the strides of its shape: with others, even of dimensions of size 1, `matmul` does not fold rows, and
-    copies the weight for each."""
+    """The input of a linear layer with the strides of its shape: with others, even of dimensions of size 1, `matmul` does not fold rows,
+    and copies the weight for each."""
     given, *others = args
     return given.reshape(-1, given.shape[-1]).reshape(given.shape), *others
 
