@@ -157,37 +157,32 @@ def _quiet(*_: object) -> None:
 
 
 def measure(shapes: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """One row per shape and dtype; each model is loaded in a process of its own."""
+    """One row per shape and dtype."""
     for name in shapes:
         with tempfile.TemporaryDirectory(prefix="tgi-planning-") as folder:
             model = Path(folder) / "model"
             subprocess.run([sys.executable, "-m", "bench.planning", "--make", name, str(model)], check=True)
             for dtype in DTYPES:
-                done = subprocess.run(
-                    [sys.executable, "-m", "bench.planning", "--load", str(model), dtype],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    check=True,
-                )
-                yield {"shape": name, "dtype": dtype, **json.loads(done.stdout)}
+                yield {"shape": name, "dtype": dtype, **one(model, dtype)}
             shutil.rmtree(model)
 
 
 def one(model: Path, dtype: str) -> dict[str, Any]:
-    """Plan and load one model in this process."""
-    expected = planned(model, DTYPES[dtype])
-    gc.collect()
-    capacity, used = loaded(model, DTYPES[dtype])
-    rows = {"planned": _parts(expected), "promised": _parts(capacity), "used": used}
-    return rows | {"planned_bytes": _total(expected), "promised_bytes": _total(capacity)}
+    """Plan and load one model, each in a process of its own, as `tgi check` and `tgi serve` do."""
+    expected, found = (_apart(part, str(model), dtype) for part in ("--plan", "--load"))
+    rows = {"planned": expected["parts"], "promised": found["parts"], "used": found["used"]}
+    return rows | {"planned_bytes": sum(expected["parts"].values()), "promised_bytes": sum(found["parts"].values())}
+
+
+def _apart(*arguments: str) -> dict[str, Any]:
+    """What this module prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "bench.planning", *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _parts(capacity: Capacity) -> dict[str, int]:
     return {item.name: item.num_bytes for item in capacity.memory if item.name != "reserve"}
-
-
-def _total(capacity: Capacity) -> int:
-    return sum(_parts(capacity).values())
 
 
 def report(rows: list[dict[str, Any]]) -> str:
@@ -208,13 +203,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--make", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--plan", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
         make(options.make[0], Path(options.make[1]))
         return
     if options.load:
-        json.dump(one(Path(options.load[0]), options.load[1]), sys.stdout)
+        capacity, used = loaded(Path(options.load[0]), DTYPES[options.load[1]])
+        json.dump({"parts": _parts(capacity), "used": used}, sys.stdout)
+        return
+    if options.plan:
+        json.dump({"parts": _parts(planned(Path(options.plan[0]), DTYPES[options.plan[1]]))}, sys.stdout)
         return
     rows = []
     for row in measure(options.shapes):

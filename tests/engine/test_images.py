@@ -346,3 +346,17 @@ def test_a_model_without_a_processor(tmp_path: Path) -> None:
     assert kernel.name == "refused" and "processor" in kernel.reason
     assert Feature.MEDIA not in session.capabilities().features
     session.close()
+
+
+def test_one_image_per_step(opened: Opened) -> None:
+    """An image runs through the tower in the first step that has a part of it, not when its request begins."""
+    tower, text = opened.tower, "Two of them: <image> and <image>, said he"
+    tower.kept.clear()
+    ids, _ = opened.made[text]
+    places = [place for place, id in enumerate(ids) if id == opened.processor.placeholder_id]
+    second = places[len(places) // 2]  # both images have as many
+    run, before = opened.schedule(), tower.runs
+    run.step(opened.request(run, 1, text, second))
+    assert tower.runs == before + 1
+    run.step(grants=(Grant(1, len(ids) - second),))
+    assert tower.runs == before + 2 and run.tokens[1] == opened.alone(text)[:1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
 import struct
 import zlib
@@ -68,7 +70,37 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "a text", b"hello" * 100
     yield "one byte", b"\x89"
     yield "a wrong checksum", encoded(image(1)).replace(b"IDAT", b"IDAX", 1)
-    yield "a chunk of text that unpacks to 100 MB", _text_bomb()
+    yield "a chunk of text that unpacks to 100 MB", _chunk_bomb(b"zTXt")
+    yield from _more_hostile()
+
+
+def _more_hostile() -> Iterator[tuple[str, bytes]]:
+    """Bombs, polyglots, and forms that browsers or viewers read but this server does not."""
+    whole = encoded(image(1))
+    yield "a colour profile that unpacks to 100 MB", _chunk_bomb(b"iCCP")
+    yield "a JPEG of 65,500 × 65,500", _jpeg(65_500, 65_500)
+    yield "a BMP of 2,147,483,647 × 2,147,483,647", _bmp((1 << 31) - 1)
+    yield "half of one pixel", encoded(image(1, 1, 1))[:45]
+    yield "half a JPEG in CMYK", encoded(image(1, 90, 90).convert("CMYK"), "JPEG")[:900]
+    yield "EXIF without a picture", b"\xff\xd8\xff\xe1\x00\x10Exif\0\0MM\0*\0\0\0\x08\xff\xd9"
+    yield (
+        "half an animation's first frame",
+        encoded(image(1, 90, 90), "GIF", save_all=True, append_images=[image(2, 90, 90)])[:2000],
+    )
+    yield "a PDF around a PNG", b"%PDF-1.7\n" + whole + b"\n%%EOF"
+    yield "HTML around a PNG", b"<script>alert(1)</script>" + whole
+    yield "a script that begins as a GIF", b"GIF89a=1;alert(document.cookie)//"
+    yield "a JPEG with the signature of a PNG", b"\x89PNG\r\n\x1a\n" + encoded(image(1), "JPEG")
+    yield "a PNG in gzip", gzip.compress(whole)
+    yield "a PNG in base64", base64.b64encode(whole)
+    yield (
+        "SVG that reads a file",
+        b'<?xml version="1.0"?><!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><svg><text>&x;</text></svg>',
+    )
+    yield "SVG in gzip", gzip.compress(b'<svg xmlns="http://www.w3.org/2000/svg"/>')
+    yield "AVIF", b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(60)
+    yield "JPEG 2000", encoded(image(1), "JPEG2000")
+    yield "PPM", encoded(image(1), "PPM")
 
 
 def png(width: int, height: int) -> bytes:
@@ -78,9 +110,22 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 
-def _text_bomb() -> bytes:
+def _chunk_bomb(kind: bytes) -> bytes:
     whole, text = encoded(image(1)), zlib.compress(bytes(100 << 20), 9)
-    return whole[:33] + _chunk(b"zTXt", b"k\0\0" + text) + whole[33:]
+    return whole[:33] + _chunk(kind, b"k\0\0" + text) + whole[33:]
+
+
+def _jpeg(width: int, height: int) -> bytes:
+    """A JPEG that claims this size."""
+    whole = encoded(image(1), "JPEG")
+    at = whole.index(b"\xff\xc0") + 5
+    return whole[:at] + struct.pack(">HH", height, width) + whole[at + 4 :]
+
+
+def _bmp(side: int) -> bytes:
+    """A BMP that claims this size."""
+    whole = encoded(image(1), "BMP")
+    return whole[:18] + struct.pack("<ii", side, side) + whole[26:]
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

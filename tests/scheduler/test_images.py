@@ -158,3 +158,45 @@ def test_cuts() -> None:
     cases = {(0, 3): 3, (0, 4): 4, (0, 5): 4, (0, 10): 10, (0, 11): 11, (0, 15): 12, (4, 2): 6, (6, 2): 4, (12, 7): 0, (20, 5): 5}
     assert {case: keep_images_whole(*case, room=7, images=images) for case in cases} == cases
     assert [image_left(start, images) for start in (3, 4, 9, 10, 12)] == [0, 6, 1, 0, 8]
+
+
+@settings(max_examples=40)
+@given(st.lists(parts, min_size=1, max_size=5), st.booleans())
+def test_one_image_at_a_time_beside_decoding_rows(
+    demo_tokenizer: Tokenizer, prompts: list[list[tuple[int, int, str]]], whole: bool
+) -> None:
+    """While rows decode, at most one image begins in a step, so that the vision tower runs once between two of their tokens; they miss no
+    more than two steps in a row, and all prompts with images end."""
+    one = device(demo_tokenizer, replace(PLAN, max_step_tokens=2 * STEP), whole_images=whole)
+    rows = [one.scheduler.add(request((5, number, 9), 120)) for number in range(8)]
+    for _ in range(4):
+        one.turn()
+    keys = [one.scheduler.add(request(tokens, 2, image_spans=spans)) for tokens, spans in (prompt(each, 1) for each in prompts)]
+    begun, missed = dict[tuple[int, int], int](), dict.fromkeys(rows, 0)
+    for turn in range(100):
+        made = {key: len(one.tokens[key]) for key in rows}
+        one.turn()
+        for key in rows:
+            missed[key] = 0 if len(one.tokens[key]) > made[key] else missed[key] + 1
+            assert missed[key] <= 2 or key in one.ended
+        for key, sequence in one.scheduler.sequences.items():
+            for image in sequence.request.image_spans:
+                if sequence.computed > image.start:
+                    begun.setdefault((key, image.start), turn)
+        if all(key in one.ended for key in keys):
+            break
+    assert all(key in one.ended for key in keys)
+    assert len(begun) == len(set(begun.values())) or any(key in one.ended for key in rows)
+
+
+def test_text_does_not_wait_behind_images(demo_tokenizer: Tokenizer) -> None:
+    """A prompt of text alone runs while a prompt before it waits to begin its next image."""
+    one = device(demo_tokenizer, PLAN)
+    one.scheduler.add(request((5, 6, 9), 50))
+    for _ in range(3):
+        one.turn()
+    tokens, spans = prompt([(0, 3, "a"), (0, 3, "b"), (0, 3, "c")], 1)
+    first, text = one.scheduler.add(request(tokens, 2, image_spans=spans)), one.scheduler.add(request((7, 8), 2))
+    for _ in range(2):
+        one.turn()
+    assert text in one.tokens and first not in one.tokens

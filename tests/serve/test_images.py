@@ -161,7 +161,7 @@ def test_both_forms_give_the_same_tokens(server: ServerProcess) -> None:
 
 
 def test_hostile_images_change_no_other_answer(server: ServerProcess) -> None:
-    """Forty hostile images among sound requests: one clear 422 each, and every other answer is what it was."""
+    """Hostile images of more than forty kinds among sound requests: one clear 422 each, and every other answer is what it was."""
     pictures = [encoded(image(seed, 45, 30)) for seed in range(4)]
     alone = [said(ask(server, f"Number {n}", picture)) for n, picture in enumerate(pictures)]
     with ThreadPoolExecutor(8) as pool:

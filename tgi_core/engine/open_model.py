@@ -27,6 +27,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, TableRunner
 from tgi_core.engine.drafts import allow_drafts
+from tgi_core.engine.load_heap import load_heap
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
@@ -50,7 +51,8 @@ _log = logging.getLogger("tgi_core.engine")
 
 def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
     """Load a model and choose how it runs. Raises InvalidModel, Unsupported, PeerLost."""
-    session = _opened(options, kit, progress)
+    with load_heap():
+        session = _opened(options, kit, progress)
     session.declare(quantize=options.quantize)
     return session
 

@@ -16,7 +16,7 @@ from tgi_core.backend import Capabilities, Capacity, Feature, Mixing
 from tgi_core.scheduler.drafting import Drafter
 from tgi_core.scheduler.fault_attribution import FaultAttribution
 from tgi_core.scheduler.memory import RowMemory
-from tgi_core.scheduler.prefill_budget import PrefillBudget, image_left, keep_images_whole
+from tgi_core.scheduler.prefill_budget import PrefillBudget, image_left, images_begun, keep_images_whole
 from tgi_core.scheduler.queue import WaitingQueue
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.step_plan import ScheduledRow, StepPlan
@@ -110,6 +110,8 @@ class Policy:
         self._add_drafts(plan)
         begun = _begun(running)
         room = self._prefill_budget(plan, begun, queue)
+        if self.chunking and not plan.empty:
+            room.images = 1  # a vision tower takes longer than many decoding steps: one image at a time
         if begun:
             self._continue_prompts(begun, room, running, queue, plan)
         if queue and may_admit and not plan.preempted:
@@ -243,12 +245,12 @@ class Policy:
             self._make_room_for_image(ordered[0], room, plan)
         for sequence in ordered:
             take = self._chunk_size(sequence, sequence.computed, sequence.prompt_left, room, kept)
-            if take <= 0:
+            if take <= 0 and room.images:
                 break
-            if sequence.wire_id and self._make_room(sequence, take, running, plan):
+            if take > 0 and sequence.wire_id and self._make_room(sequence, take, running, plan):
                 plan.grown.append(ScheduledRow(sequence, take, self._memory.extend(sequence, sequence.computed + take)))
                 plan.chunks += 1
-                room.spend(take)
+                _spend(room, sequence, take)
 
     def _chunk_size(self, sequence: Sequence, start: int, left: int, room: PrefillBudget, kept: int = 0) -> int:
         """Return how many of the `left` tokens of a prompt to run from `start` on; see `PrefillBudget.chunk_size`. An image that must run
@@ -256,7 +258,7 @@ class Policy:
         take = room.chunk_size(left, kept)
         if take and self.whole_images:
             take = keep_images_whole(start, take, room.tokens, sequence.request.image_spans)
-        return take
+        return room.before_images(start, take, sequence.request.image_spans) if sequence.request.image_spans else take
 
     def _make_room_for_image(self, sequence: Sequence, room: PrefillBudget, plan: StepPlan) -> None:
         """If the next part of a prompt is an image that does not fit beside the decoding rows, let the newest of those sit out."""
@@ -326,7 +328,7 @@ class Policy:
             if take:
                 queue.admit(sequence)
                 plan.admitted.append(self._scheduled(sequence, take))
-                room.spend(take)
+                _spend(room, sequence, take)
                 rows -= 1
                 for item in waiting:
                     item.overtaken += 1
@@ -363,6 +365,11 @@ class Policy:
 def _begun(running: dict[int, Sequence]) -> list[Sequence]:
     """Return the rows whose prompts have not been computed completely."""
     return [item for item in running.values() if item.sent > item.computed]
+
+
+def _spend(room: PrefillBudget, sequence: Sequence, take: int) -> None:
+    """Spend the budget of the next `take` tokens of a prompt."""
+    room.spend(take, len(images_begun(sequence.computed, take, sequence.request.image_spans)))
 
 
 def _last(running: Iterable[Sequence]) -> Sequence:

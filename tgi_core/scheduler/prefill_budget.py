@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tgi_core.blocks import UNLIMITED
 from tgi_core.scheduler.prefix import ImageSpan
 
 
@@ -43,14 +44,20 @@ def keep_images_whole(start: int, take: int, room: int, images: Iterable[ImageSp
     return take
 
 
+def images_begun(start: int, take: int, images: Iterable[ImageSpan]) -> list[int]:
+    """Return where the images begin that begin in the `take` tokens from `start` on."""
+    return [image.start for image in images if start <= image.start < start + take]
+
+
 @dataclass(slots=True)
 class PrefillBudget:
     """What is left of a step for prompts: `tokens` within the step's limit, and `computed` tokens that the device may compute,
-    padding included, when it pads to `sizes`."""
+    padding included, when it pads to `sizes`; and how many `images` may begin in it, for each of which the vision tower runs."""
 
     tokens: int
     computed: int
     sizes: tuple[int, ...]
+    images: int = UNLIMITED
 
     @property
     def least(self) -> int:
@@ -70,7 +77,13 @@ class PrefillBudget:
         """Return how many of the `left` tokens of a prompt to run, if `kept` computed tokens remain for others; 0 if none fit."""
         return max(0, min(chunk_size(left, self.computed - kept, self.sizes), self.tokens))
 
-    def spend(self, take: int) -> None:
-        """Spend the budget of `take` tokens of one prompt."""
+    def before_images(self, start: int, take: int, images: Iterable[ImageSpan]) -> int:
+        """Return how many of the `take` tokens of a prompt from `start` on come before the first image that must wait."""
+        begun = images_begun(start, take, images)
+        return begun[self.images] - start if len(begun) > self.images else take
+
+    def spend(self, take: int, images: int = 0) -> None:
+        """Spend the budget of `take` tokens of one prompt, in which so many `images` begin."""
+        self.images -= images
         self.tokens -= take
         self.computed -= padded_size(take, self.sizes)

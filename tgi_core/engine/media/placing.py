@@ -89,15 +89,17 @@ class ImagesInPrompts:
         tower.add_to_layers(lambda: self._tokens)
 
     def admit(self, request: Request) -> None:
-        """Compute the embeddings that a new request needs. Raises InvalidRequest if its images are damaged, or do not match its
-        placeholders: that must not fail the step."""
+        """Compute the embeddings that a new request needs in its first step; those of further images are computed in the steps that need
+        them, so that other rows go on in between. Raises InvalidRequest if those images are damaged, or any do not match the placeholders:
+        that must not fail the step."""
         try:
             prompt = self._prompts.find(request)
             for start, end in prompt.runs:
                 if end - start > self.longest_ahead:
                     raise ValueError(f"an image has {end - start} tokens in a row; up to {self.longest_ahead} can see each other")
+            end = request.cached + request.take
             for item, key, positions in prompt.images:
-                if positions[-1] >= request.cached:
+                if positions[-1] >= request.cached and positions[0] < end:
                     self.tower.embeddings(item, key)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
@@ -153,8 +155,14 @@ class ImagesInPrompts:
         for item, key, positions in self._prompts.find(request).images:
             inside = np.flatnonzero((positions >= start) & (positions < end))
             if len(inside):
-                rows = self.tower.embeddings(item, key)
+                rows = self._embeddings(request, item, key)
                 yield torch.from_numpy(positions[inside] - start + first), rows[:, int(inside[0]) : int(inside[-1]) + 1]
+
+    def _embeddings(self, request: Request, item: bytes, key: bytes) -> Tensor:
+        try:
+            return self.tower.embeddings(item, key)
+        except ValueError as error:
+            raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
     def _spans(self, row_input: RowInput) -> tuple[tuple[int, int], ...]:
         """The runs of images' tokens in a row's part of a step that see each other. Raises InvalidRequest if it ends inside one."""

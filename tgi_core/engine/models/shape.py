@@ -53,8 +53,10 @@ class ModelShape:
         return rows * self.vocab_size * 8 * 4
 
     def scoring_bytes(self, step_tokens: int) -> int:
-        """Memory for logprobs of prompt tokens: logits of the positions that are scored at a time, their float32 scores (unless the
-        logits are float32 themselves), and logprobs."""
-        positions = step_tokens if self.whole_head else min(CHUNK, step_tokens)
-        is_float = self.token_bytes is not None or self.dtype is torch.float32
-        return positions * self.vocab_size * ((0 if is_float else self.dtype.itemsize) + 4 + 4)
+        """Memory for logprobs of prompt tokens: float32 scores of the positions that are scored at a time, and their logprobs; a soft cap
+        of the logits, which takes a copy of them, comes before. If all logits of a step exist at once, they and either."""
+        chunk = min(CHUNK, step_tokens) * self.vocab_size * (4 + 4)
+        if not self.whole_head:
+            return chunk
+        logits = step_tokens * self.vocab_size * (4 if self.token_bytes is not None else self.dtype.itemsize)
+        return logits + max(logits, chunk)

@@ -24,6 +24,9 @@ class StateLayer(ABC):
         self._takes, self._plain = list(inspect.signature(module.forward).parameters), module.forward
         self._parts: Sequence[StepPart] = ()
         module.forward = self._forward
+        for each in module.modules():
+            if isinstance(each, nn.Linear):
+                each.register_forward_pre_hook(_foldable)
 
     def use(self, states: SlotStates) -> None:
         """Keep the states in this memory from now on."""
@@ -83,14 +86,22 @@ def _cut(value: Any, part: StepPart, tokens: int) -> Any:
     if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[:2] != (1, tokens):
         return value
     cut = value[:, part.start : part.end]
-    return cut.transpose(0, 1) if part.one_each else cut
+    # not transposed: `matmul` would not fold a batch with such strides, and copy its weight for every row
+    return cut.reshape(-1, 1, *cut.shape[2:]) if part.one_each else cut
+
+
+def _foldable(linear: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The input of a linear layer with the strides of its shape: with others, even of dimensions of size 1, `matmul` does not fold rows,
+    and copies the weight for each."""
+    given, *others = args
+    return given.reshape(-1, given.shape[-1]).reshape(given.shape), *others
 
 
 def flat(output: Any) -> Any:
     """Outputs of a batch of rows with one token each, as those of one row."""
     if isinstance(output, tuple | list):
         return tuple(map(flat, output))
-    return output.transpose(0, 1) if isinstance(output, Tensor) else output
+    return output.reshape(1, -1, *output.shape[2:]) if isinstance(output, Tensor) else output
 
 
 def joined(outputs: list[Any]) -> Any:

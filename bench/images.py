@@ -1,0 +1,193 @@
+"""What a request with images costs the text streams beside it, on this CPU.
+
+    python -m bench.images [--rounds 5] [--streams 8]
+
+A LLaVA in a true shape, CLIP's ViT-B/16 at 224 pixels before a Llama in SmolLM2-135M's shape, with random bfloat16 weights in the user's
+cache directory, is driven through scheduler, model server and CPU backend in one process. While the streams decode, a request with new
+images arrives. From then until its first token: `missed`, the most steps in a row in which a stream got no token; `images per step`, the
+most images that ran through the vision tower in a step; and the longest gap between two tokens of a stream, also in undisturbed decode
+steps of the same round. Figures are medians over the rounds; features are computed before, in processes of their own, as in the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.random_model import cache_folder, write_tokenizer
+from bench.report.tables import table
+from bench.shapes import SHAPES
+
+if TYPE_CHECKING:
+    from tgi_core.media.processing import MediaProcessing
+    from tgi_core.scheduler import Scheduler
+    from tgi_core.server.model_server import ModelServer
+
+VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+SIDE, PATCH = 224, 16
+WARM, COUNTS = 16, (1, 4)
+"""Undisturbed decode steps per round, and the numbers of images in a request."""
+
+
+def make() -> Path:
+    """The directory of the model, created on first use (450 MB)."""
+    folder = cache_folder() / "random-llava-135m"
+    if (folder / "processor_config.json").exists():
+        return folder
+    import torch
+    from transformers import AutoTokenizer, CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaProcessor
+    from transformers.models.auto import AutoModelForImageTextToText
+    from transformers.models.auto.image_processing_auto import get_image_processor_class_from_name
+
+    torch.manual_seed(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = dict(SHAPES["135m"].config)
+    write_tokenizer(folder, shape["vocab_size"] - 64)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    none = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
+    text = LlamaConfig(**shape | {"max_position_embeddings": 8192, "tie_word_embeddings": True} | none)
+    tower = CLIPVisionConfig(**VISION, image_size=SIDE, patch_size=PATCH)
+    id = tokenizer.convert_tokens_to_ids("<image>")
+    config = LlavaConfig(text_config=text, vision_config=tower, image_token_index=id, tie_word_embeddings=True)
+    AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    images: Any = get_image_processor_class_from_name("CLIPImageProcessorPil")
+    processor = LlavaProcessor(
+        image_processor=images(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}), tokenizer=tokenizer,
+        patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+    )  # fmt: skip
+    processor.save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """A round: most steps in a row that a stream missed, most images in a step, the longest gap and a decode step in seconds."""
+
+    missed: int
+    images: int
+    gap: float
+    step: float
+
+
+class Streams:
+    """Scheduler, model server and CPU backend, a turn at a time."""
+
+    def __init__(self, model: Path, streams: int) -> None:
+        from tgi_backend_cpu import plugin
+
+        from tgi_core.backend import OpenOptions, WarmupPlan
+        from tgi_core.backend.session import Session
+        from tgi_core.media.processing import MediaProcessing
+        from tgi_core.scheduler import Scheduler
+        from tgi_core.server.model_server import ModelServer
+        from tgi_core.tokenizer import Tokenizer
+        from tgi_core.wire.types import ShardInfo
+
+        opened: Any = plugin.backend_open(OpenOptions(str(model)), _quiet)
+        if opened.runner.images is None:
+            raise SystemExit(f"the model takes no images: {opened.capabilities().kernels}")
+        self._tower, session = opened.runner.images.tower, Session(opened, "cpu")
+        info = ShardInfo("llava", "cpu", "cpu", "bfloat16", (1, 8), session.capabilities())
+        self.media: MediaProcessing = MediaProcessing(model)
+        self._server: ModelServer = ModelServer(session, Tokenizer.load(model), info, media=self.media)
+        plan = WarmupPlan(max_rows=streams + 1, max_row_tokens=4096, max_step_tokens=2048)
+        self._scheduler: Scheduler = Scheduler(info.capabilities, self._server.warmup(plan, _quiet))
+        self._made: dict[int, list[float]] = {}
+        self.keys = [self._add(tuple(range(50 + 9 * row, 90 + 9 * row)), 4000) for row in range(streams)]
+        while not all(self._made.get(key) for key in self.keys):
+            self.turn()
+
+    def turn(self) -> int:
+        """Run a step, and note when each request gets a token. Returns how many images ran through the tower."""
+        before = self._tower.runs
+        events = self._scheduler.complete(self._server.exchange(self._scheduler.plan()))
+        for event in events:
+            if event.error is not None:
+                raise SystemExit(str(event.error))
+            if event.generation is not None and event.generation.tokens:
+                self._made.setdefault(event.key, []).append(time.perf_counter())
+        return int(self._tower.runs - before)
+
+    def disturb(self, images: tuple[bytes, ...]) -> Disturbed:
+        """Undisturbed steps, then a request with new images until its first token."""
+        from tgi_core.media.digest import image_digest
+        from tgi_core.media.prompts import MultimodalPrompt
+        from tgi_core.scheduler.prefix import ImageSpan
+
+        prompt = self.media.tokenize(MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)).result()
+        spans = tuple(ImageSpan(*span, image_digest(image)) for span, image in zip(prompt.spans, images, strict=True))
+        for _ in range(WARM):
+            self.turn()
+        times = self._made[self.keys[0]][-WARM:]
+        step = median(after - before for before, after in pairwise(times))
+        start, most, missed = {key: len(self._made[key]) for key in self.keys}, 0, dict.fromkeys(self.keys, 0)
+        longest, key = 0, self._add(prompt.ids, 2, images=images, image_spans=spans)
+        while not self._made.get(key):
+            made = {row: len(self._made[row]) for row in self.keys}
+            most = max(most, self.turn())
+            for row in self.keys:
+                missed[row] = 0 if len(self._made[row]) > made[row] else missed[row] + 1
+                longest = max(longest, missed[row])
+        gap = max(after - before for row in self.keys for before, after in pairwise(self._made[row][start[row] - 1 :]))
+        return Disturbed(longest, most, gap, step)
+
+    def _add(self, tokens: tuple[int, ...], count: int, **given: Any) -> int:
+        from tgi_core.backend import Sampling
+        from tgi_core.scheduler import GenerationRequest
+        from tgi_core.wire.types import Stopping
+
+        return self._scheduler.add(GenerationRequest.of(tokens, Sampling(), Stopping(count, ignore_eos=True), **given))
+
+
+def pictures(count: int, seed: int) -> tuple[bytes, ...]:
+    """New pictures in PNG."""
+    import numpy as np
+    from PIL import Image
+
+    def encoded(pixels: Any) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        return file.getvalue()
+
+    made = np.random.default_rng(seed)
+    return tuple(encoded(made.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)) for _ in range(count))
+
+
+def lines(streams: Streams, rounds: int) -> Iterator[list[object]]:
+    """A row of the table per number of images."""
+    for count in COUNTS:
+        found = [streams.disturb(pictures(count, 100 * count + number)) for number in range(rounds + 1)][1:]
+        step, gap = median(each.step for each in found), median(each.gap for each in found)
+        held = median(each.gap / each.step for each in found)
+        most = [max(each.missed for each in found), max(each.images for each in found)]
+        yield [count, *most, f"{step * 1e3:.0f}", f"{gap * 1e3:.0f}", f"{held:.1f}"]
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(
+        prog="bench.images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--streams", type=int, default=8)
+    options = parser.parse_args()
+    streams = Streams(make(), options.streams)
+    head = ["images", "missed", "images per step", "decode step, ms", "longest gap, ms", "longest gap, steps"]
+    print(table(head, lines(streams, options.rounds)))
+    streams.media.close()
+
+
+def _quiet(what: str, done: int, total: int, unit: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()
