@@ -32,6 +32,7 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 from tgi_core.engine.media import placing
+from tgi_core.engine.media.cross import CrossVision
 from tgi_core.engine.media.tower import SEEN_TILES, item_digest
 from tgi_core.media.features import ImageFeatures
 from tgi_core.media.processor import MediaProcessor
@@ -349,7 +350,9 @@ def test_a_model_without_a_processor(tmp_path: Path) -> None:
 
 
 def test_one_image_per_step(opened: Opened) -> None:
-    """An image runs through the tower in the first step that has a part of it, not when its request begins."""
+    """An image runs through the tower in the first step that has a part of it, not when its request begins; unless tokens before it see it."""
+    if opened.whole_prompts or isinstance(opened.tower, CrossVision):
+        pytest.skip("tokens of its prompts see images that follow them")
     tower, text = opened.tower, "Two of them: <image> and <image>, said he"
     tower.kept.clear()
     ids, _ = opened.made[text]

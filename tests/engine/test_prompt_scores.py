@@ -161,14 +161,16 @@ def test_warm_up_runs_a_scored_prompt(kit: Callable[[LateQueue], LateKit], llama
 
 
 def test_memory_for_scores_is_estimated() -> None:
-    """Where nothing is measured, a chunk's logits, float32 scores and logprobs are counted: of 512 positions, or of the longest step."""
+    """Where nothing is measured, a chunk's float32 scores and logprobs are counted: of 512 positions, or of the longest step. Where all logits
+    of a step exist at once, they and a copy of them, or a chunk's."""
     shape = ModelShape(torch.bfloat16, 128_256, 8192, 4096, 14336, 0)
-    assert shape.scoring_bytes(8192) == 512 * 128_256 * (2 + 8) == 656_670_720
-    assert shape.scoring_bytes(100) == 100 * 128_256 * 10
-    assert replace(shape, whole_head=True).scoring_bytes(8192) == 8192 * 128_256 * 10
+    assert shape.scoring_bytes(8192) == 512 * 128_256 * 8 == 525_336_576
+    assert shape.scoring_bytes(100) == 100 * 128_256 * 8
+    assert replace(shape, whole_head=True).scoring_bytes(8192) == 8192 * 128_256 * (2 + 2)
+    assert replace(shape, whole_head=True).scoring_bytes(100) == 100 * 128_256 * (2 + 8)
     without = replace(shape, vocab_size=0).activation_bytes(8, 8192)
     assert shape.activation_bytes(8, 8192) == without + shape.sampling_bytes(8) + shape.scoring_bytes(8192)
-    assert replace(shape, dtype=torch.float32).scoring_bytes(100) == 100 * 128_256 * 8  # the logits are the scores
+    assert replace(shape, dtype=torch.float32).scoring_bytes(100) == 100 * 128_256 * 8
 
 
 def test_memory_of_a_runner_that_knows_its_own() -> None:
