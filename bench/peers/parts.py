@@ -31,7 +31,7 @@ class Run:
 
     def note(self, what: dict[str, Any]) -> None:
         """Save intermediate results."""
-        save(self.out, self.name, what, done=False)
+        save(self.out, self.name, {"title": PARTS[self.name].title, **what}, done=False)
 
 
 @dataclass(frozen=True, slots=True)
