@@ -149,7 +149,7 @@ def test_a_failure_and_its_replay(tmp_path: Path) -> None:
 def test_a_provisional_failure_says_that_it_blocks_nothing(
     version: tuple[int, int], provisional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line of a clause that is new in the contract says that its failure costs no level; that of one that passes, or is older, does not."""
+    """The line of a clause that is new in the contract says that its failure costs no level; others don't."""
     monkeypatch.setattr("tgi_conformance.clause.API_VERSION", version)
     done = run("run", "--backend", "mutant:own-block-refused", "--only", "windows.itself", folder=tmp_path)
     assert "fail         windows.itself" in done.stdout

@@ -350,7 +350,7 @@ def test_a_model_without_a_processor(tmp_path: Path) -> None:
 
 
 def test_one_image_per_step(opened: Opened) -> None:
-    """An image runs through the tower in the first step that has a part of it, not when its request begins; unless tokens before it see it."""
+    """An image runs through the tower in the first step that has a part of it, unless tokens before it see it."""
     if opened.whole_prompts or isinstance(opened.tower, CrossVision):
         pytest.skip("tokens of its prompts see images that follow them")
     tower, text = opened.tower, "Two of them: <image> and <image>, said he"

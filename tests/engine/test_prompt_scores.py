@@ -161,8 +161,9 @@ def test_warm_up_runs_a_scored_prompt(kit: Callable[[LateQueue], LateKit], llama
 
 
 def test_memory_for_scores_is_estimated() -> None:
-    """Where nothing is measured, a chunk's float32 scores and logprobs are counted: of 512 positions, or of the longest step. Where all logits
-    of a step exist at once, they and a copy of them, or a chunk's."""
+    """Where nothing is measured, a chunk's float32 scores and logprobs are counted: of 512 positions, or of the longest step.
+
+    Where all logits of a step exist at once, they and a copy of them, or a chunk's."""
     shape = ModelShape(torch.bfloat16, 128_256, 8192, 4096, 14336, 0)
     assert shape.scoring_bytes(8192) == 512 * 128_256 * 8 == 525_336_576
     assert shape.scoring_bytes(100) == 100 * 128_256 * 8
