@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.engine.tiny_models import VOCAB, Schedule
+from tests.engine.tiny_models import PROMPTS, VOCAB, Schedule
 from tgi_core.backend import Capacity, Grant, Request, Sampling
 from tgi_core.backend.session import Session
 
@@ -43,3 +43,16 @@ def check_rows_alone(session: Session, capacity: Capacity, count: int, first_chu
         alone.until_done()
         session.clear(None)
         assert alone.tokens[number][:NEW] == made[:NEW], number
+
+
+def check_shared_prefix(session: Session, capacity: Capacity) -> None:
+    """Check that a request whose first block was computed for another one makes the tokens that it makes from scratch."""
+    size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
+    run = Schedule(session, capacity)
+    first = run.request(1, prompt, len(prompt))
+    run.step(first)
+    second = run.request(2, prompt, len(prompt) - size)
+    run.step(replace(second, cached=size, blocks=((first.blocks[0][0], *second.blocks[0][1:]),)))
+    while len(run.tokens[2]) < NEW:
+        run.step()
+    assert run.tokens[2][:NEW] == run.tokens[1][:NEW]

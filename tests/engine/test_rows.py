@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.mixed_rows import NEW, check_rows_alone
+from tests.engine.mixed_rows import check_rows_alone, check_shared_prefix
 from tests.engine.tiny_configs import TRANSFORMERS_5
-from tests.engine.tiny_models import PROMPTS, Schedule, expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
+from tests.engine.tiny_models import expected_tokens, open_cpu, path_of, ragged_schedule, save_tiny
 from tgi_core.backend import CacheKind, InvalidModel, WarmupPlan
 from tgi_core.engine.rows.lockstep import Lockstep
 from tgi_core.engine.rows.token_wise import token_wise_modules
@@ -32,15 +31,7 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
 def test_rows_share_a_prefix(tmp_path: Path) -> None:
     """A request whose first block was computed for another one makes the tokens that it makes from scratch."""
     session, capacity = open_cpu(save_tiny(FAMILIES[0], tmp_path), dtype="float32")
-    size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
-    run = Schedule(session, capacity)
-    first = run.request(1, prompt, len(prompt))
-    run.step(first)
-    second = run.request(2, prompt, len(prompt) - size)
-    run.step(replace(second, cached=size, blocks=((first.blocks[0][0], *second.blocks[0][1:]),)))
-    while len(run.tokens[2]) < NEW:
-        run.step()
-    assert run.tokens[2][:NEW] == run.tokens[1][:NEW]
+    check_shared_prefix(session, capacity)
     session.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from tests.engine.mixed_rows import NEW, check_rows_alone
+from tests.engine.mixed_rows import check_rows_alone, check_shared_prefix
 from tests.engine.tiny_models import (
     NEW_TOKENS,
     PROMPTS,
@@ -107,15 +106,7 @@ def test_windows_are_read_from_masks(tmp_path: Path) -> None:
 def test_rows_share_a_prefix(tmp_path: Path) -> None:
     """A request whose first block was computed for another one makes the tokens that it makes from scratch."""
     session, capacity = open_cpu(save_tiny("bloom", tmp_path), dtype="float32")
-    size, prompt = capacity.groups[0].block_size, (PROMPTS[2] * 2)[:20]
-    run = Schedule(session, capacity)
-    first = run.request(1, prompt, len(prompt))
-    run.step(first)
-    second = run.request(2, prompt, len(prompt) - size)
-    run.step(replace(second, cached=size, blocks=((first.blocks[0][0], *second.blocks[0][1:]),)))
-    while len(run.tokens[2]) < NEW:
-        run.step()
-    assert run.tokens[2][:NEW] == run.tokens[1][:NEW]
+    check_shared_prefix(session, capacity)
     session.close()
 
 

@@ -8,6 +8,7 @@ import signal
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -25,40 +26,45 @@ TEMPLATE = (
 )
 
 
+@contextmanager
+def served_family(
+    family: str, folders: pytest.TempPathFactory, *flags: str, placeholder: str = "<image>"
+) -> Iterator[ServerProcess]:
+    """`tgi serve` on a tiny model of a family, on the CPU in float32."""
+    directory = save_model(family, folders.mktemp("images") / family)
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", placeholder))
+    with served(str(directory), "--backend", "cpu", "--dtype", "float32", *flags) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """`tgi serve` on a tiny model."""
-    directory = save_model("llava_next", tmp_path_factory.mktemp("images") / "llava_next")
-    (directory / "chat_template.jinja").write_text(TEMPLATE)
-    with served(str(directory), "--backend", "cpu", "--dtype", "float32") as server:
+    """A server of a tiny model."""
+    with served_family("llava_next", tmp_path_factory) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The same on a model whose images run whole, in steps that hold only a few of them."""
-    directory = save_model("gemma3", tmp_path_factory.mktemp("images") / "gemma3")
-    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", "<start_of_image>"))
-    with served(str(directory), "--backend", "cpu", "--dtype", "float32", "--max-batch-prefill-tokens", "40") as server:
+    """One whose images run whole, in steps that hold only a few of them."""
+    limit = ("--max-batch-prefill-tokens", "40")
+    with served_family("gemma3", tmp_path_factory, *limit, placeholder="<start_of_image>") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def paligemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The same on a model whose prompts run whole, with memory for few rows."""
-    directory = save_model("paligemma", tmp_path_factory.mktemp("images") / "paligemma")
-    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    """One whose prompts run whole, with memory for few rows."""
     limits = ("--max-batch-prefill-tokens", "90", "--max-total-tokens", "256", "--kv-cache-tokens", "960")
-    with served(str(directory), "--backend", "cpu", "--dtype", "float32", *limits) as server:
+    with served_family("paligemma", tmp_path_factory, *limits) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def mllama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The same on a model whose layers look at images."""
-    directory = save_model("mllama", tmp_path_factory.mktemp("images") / "mllama")
-    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", "<|image|>"))
-    with served(str(directory), "--backend", "cpu", "--dtype", "float32", "--max-batch-prefill-tokens", "40") as server:
+    """One whose layers look at images."""
+    limit = ("--max-batch-prefill-tokens", "40")
+    with served_family("mllama", tmp_path_factory, *limit, placeholder="<|image|>") as server:
         yield server
 
 

@@ -107,6 +107,15 @@ TGI_INLINED void scale_last(const Int8& w, size_t panel, f32x16 (&totals)[ROWS][
   }
 }
 
+// Applies the epilogue to ROWS rows of totals that are in memory, [row][BLOCKS · 16].
+template <class Op, int ROWS, int BLOCKS>
+TGI_INLINED void finish_int8(const Gemm& p, const Int8& w, int panel, size_t row, const float* totals) {
+  f32x16 c[ROWS][BLOCKS];
+  TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = load(totals + (r * BLOCKS + b) * 16);
+  scale_last(w, panel, c);
+  apply_any_epilogue<Op>(p, panel, row, c);
+}
+
 // Rows of x in integers, of each row and row group the scale, and of each group the sum of its integers. Integers are signed bytes in tiles
 // [16 rows][16 quads]; or, if `together` is not 0, bytes with 128 added, [rows / together][quad][together][4].
 struct Int8Rows {

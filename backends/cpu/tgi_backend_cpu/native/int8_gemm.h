@@ -143,12 +143,7 @@ class Int8Panel {
           add_tile_sums(g, r, products + (r - row) * kWidth, sums + r * kWidth, ends ? totals + r * kWidth : nullptr);
       }
     }
-    for (size_t row = 0; row < rows_; row++) {
-      f32x16 c[1][BLOCKS];
-      TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[0][b] = load(totals + row * kWidth + b * 16);
-      scale_last(w_, panel_, c);
-      apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
-    }
+    for (size_t row = 0; row < rows_; row++) finish_int8<Op, 1, BLOCKS>(p_, w_, panel_, first_ + row, totals + row * kWidth);
   }
 
   // Adds a row's integer sums of a group to its sums, and these to its totals if the row group ends.

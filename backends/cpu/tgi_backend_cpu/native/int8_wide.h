@@ -53,8 +53,8 @@ class WideInt8Panel {
         add_rows<kAtOnce>(std::min(x_.together, rows_ - row), part, row, totals + row * kWidth);
     }
     size_t row = 0;
-    for (; row + kFinished <= rows_; row += kFinished) finish<kFinished>(row, totals + row * kWidth);
-    for (; row < rows_; row++) finish<1>(row, totals + row * kWidth);
+    for (; row + kFinished <= rows_; row += kFinished) finish_int8<Op, kFinished, BLOCKS>(p_, w_, panel_, first_ + row, totals + row * kWidth);
+    for (; row < rows_; row++) finish_int8<Op, 1, BLOCKS>(p_, w_, panel_, first_ + row, totals + row * kWidth);
   }
 
  private:
@@ -95,14 +95,6 @@ class WideInt8Panel {
       sum = add_byte_products(sum, weight, some);
     }
     store_units(start, sub_units(splat_unit(0), sum));
-  }
-
-  template <int ROWS>
-  void finish(size_t row, const float* totals) const {
-    f32x16 c[ROWS][BLOCKS];
-    TGI_UNROLL for (int r = 0; r < ROWS; r++) TGI_UNROLL for (int b = 0; b < BLOCKS; b++) c[r][b] = load(totals + r * kWidth + b * 16);
-    scale_last(w_, panel_, c);
-    apply_any_epilogue<Op>(p_, panel_, first_ + row, c);
   }
 
   template <int ROWS>
