@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _GOODBYE_S = 8.0
 """Seconds that a shard's processes may take to exit after a request to do so."""
+_REASON_S = 60.0
+"""Seconds that a shard that did not start may take to exit and say why: a busy node ends processes slowly."""
 _DEATH_S = 0.5
 """Seconds that the news of an end may take after a connection is closed."""
 
@@ -135,7 +137,7 @@ class OnCluster:
 
     async def _connected(self, address: str, processes: PlacedProcesses, progress: Progress) -> ConnectedShard:
         if not address:
-            raise StartupError(await processes.reason("the shard's process does not listen", _GOODBYE_S))
+            raise StartupError(await processes.reason("the shard's process does not listen", _REASON_S))
         connecting = asyncio.ensure_future(connect(address, self._directory, None, progress, self._access))
         ending = asyncio.ensure_future(processes.ended())
         try:
@@ -144,7 +146,7 @@ class OnCluster:
                 return connecting.result()
             raise StartupError(ending.result())
         except StartupError as error:
-            raise StartupError(await processes.reason(str(error), _GOODBYE_S)) from error
+            raise StartupError(await processes.reason(str(error), _REASON_S)) from error
         finally:
             ending.cancel()
             connecting.cancel()
