@@ -6,7 +6,8 @@
 Drives the CPU backend through the session hooks, as the server does. Each round measures the engines in turn at each batch size, so
 that a noisy neighbour affects all of them. The table shows medians, and CPU time per step, which a neighbour affects least. `of
 bf16 read` is the memory bandwidth needed to read every weight at 16 bits, relative to the machine's: an engine that stores fewer
-bits can exceed 100 %. `--neighbour` keeps one core busy from another process. Without MODEL, creates a Llama in SmolLM2-135M's
+bits can exceed 100 %. `of own read` counts the bytes that our engine stores, so 100 % is its memory bound; weights that fit in a
+cache exceed it. `--neighbour` keeps one core busy from another process. Without MODEL, creates a Llama in SmolLM2-135M's
 shape with random bfloat16 weights in the user's cache directory.
 """
 
@@ -82,6 +83,12 @@ class OurEngine:
         self._note_parts(len(prompts), parts)
         return Speed(len(prompts) * PROMPT / (first - start), len(prompts) * (NEW - 1) / (end - first), used / (NEW - 1))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of weights that a step reads; 0 if they are not packed."""
+        packed = getattr(self.runner, "packed", None)
+        return 0 if packed is None else int(packed.num_bytes)
+
     def _part_times(self) -> dict[str, int]:
         return self.runner.part_times() if hasattr(self.runner, "part_times") else {}
 
@@ -135,23 +142,25 @@ def measure(engines: dict[str, Engine], vocab: int, batches: list[int], rounds: 
     return {batch: {name: middle(speeds) for name, speeds in row.items()} for batch, row in found.items()}
 
 
-def report(model: Path, results: Results) -> str:
+def report(model: Path, engines: dict[str, Engine], results: Results) -> str:
     """Print the table."""
+    stored = {name: engine.num_bytes for name, engine in engines.items() if isinstance(engine, OurEngine)}
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     bandwidth, gemm = read_bandwidth(), gemm_rate()
     machine = f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}"
     lines = [
         f"{model.name}: {PROMPT} tokens in, {NEW} out, bfloat16, {machine}",
         f"machine: reads {bandwidth / 1e9:.1f} GB/s, multiplies {gemm / 1e9:.0f} GFLOP/s",
-        "batch engine   | decode tok/s   of bf16 read  CPU ms/step | prefill tok/s  of GEMM | slower: decode, prefill, whole",
+        "batch engine   | decode tok/s   of bf16 read  of own read  CPU ms/step | prefill tok/s  of GEMM | slower: decode, prefill, whole",
     ]
     for batch, row in results.items():
         ours = row["ours"]
         for name, speed in row.items():
-            read, computed = speed.decode / batch * weights / bandwidth, speed.prefill * weights / gemm
+            steps, computed = speed.decode / batch, speed.prefill * weights / gemm
+            read, own = steps * weights / bandwidth, steps * stored.get(name, 0) / bandwidth
             ratios = (ours.decode / speed.decode, ours.prefill / speed.prefill, speed.seconds(batch) / ours.seconds(batch))
             lines.append(
-                f"{batch:5} {name:8} | {speed.decode:12.1f}  {read:13.0%}  {speed.cpu * 1e3:11.2f} "
+                f"{batch:5} {name:8} | {speed.decode:12.1f}  {read:13.0%}  {own:11.0%}  {speed.cpu * 1e3:11.2f} "
                 f"| {speed.prefill:13.0f}  {computed:7.0%} | " + "  ".join(f"{ratio:5.2f}x" for ratio in ratios)
             )
     return "\n".join(lines)
@@ -185,7 +194,7 @@ def main() -> None:
         engines["generate"] = Generate(model)
     with neighbour(options.neighbour):
         results = measure(engines, ours.session.capabilities().vocab_size, options.batch, options.rounds)
-    print(report(model, results), report_parts(ours), sep="\n")
+    print(report(model, engines, results), report_parts(ours), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Whether `tgi bench` finds what this repository's own harness finds: `python -m bench.serving.agreement [--servers ours] [--rounds 5]`.
 
 Both measure the same server in turns, with prompts of the same length: the harness's round of `bench.peers.http`, and `tgi bench batch`.
+The model's answers repeat words of their prompts: a server that holds back incomplete characters may stream nothing of random bytes.
 `paced` is this project's server with a device whose steps take 20 ms and no CPU time, so that a busy machine matters less.
 """
 
@@ -21,7 +22,7 @@ from bench.front.null_backend import installed
 from bench.peers.http import SERVERS, START_S, Served, measure_round
 from bench.peers.offline import NEW, PROMPT
 from bench.peers.venvs import HOME
-from bench.random_model import make
+from bench.random_model import make_looping
 from bench.report.tables import table
 from bench.serving.server import Server, tgi_command
 
@@ -41,6 +42,7 @@ def compare(name: str, model: Path, clients: Sequence[int], rounds: int, new: in
         measure_round(server, served, model, "warm", max(clients), new)
         for turn in range(rounds):
             for count in clients:
+                measure_round(server, served, model, f"warm {turn} {count}", count, new)  # as tgi bench does before it measures
                 harness = measure_round(server, served, model, f"{turn} {count}", count, new)
                 row = {
                     "server": name,
@@ -61,33 +63,27 @@ def _paced() -> Iterator[Served]:
 def _tgi_bench(port: int, name: str, path: str, clients: int, turn: int, new: int) -> dict[str, float]:
     api = "tgi" if path == "/generate_stream" else "completions"
     url, sizes = f"http://127.0.0.1:{port}", ["--prompt-tokens", str(PROMPT), "--output-tokens", str(new)]
-    options = [
-        "--api",
-        api,
-        "--batch",
-        str(clients),
-        "--rounds",
-        "1",
-        "--seed",
-        str(turn),
-        "--body",
-        json.dumps(_BODIES.get(name, {})),
-    ]
+    body = json.dumps(_BODIES.get(name, {}))
+    options = ["--api", api, "--batch", str(clients), "--rounds", "1", "--seed", str(turn), "--body", body]
     command = [sys.executable, "-m", "tgi_core", "bench", "batch", url, *sizes, *options, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"tgi bench against {name}: {done.stderr}")
     [row] = json.loads(done.stdout)["rows"]
     return {column: factor * row[ours] for column, (ours, factor) in _COLUMNS.items()}
 
 
 def report(rows: Sequence[dict[str, Any]]) -> str:
-    """Medians of both and their ratio, by server and number of clients."""
+    """Medians of both with their range over the rounds, and the ratio, by server and number of clients. A ratio says no more than the
+    ranges allow."""
 
     def lines() -> Any:
         for name, count in dict.fromkeys((row["server"], row["clients"]) for row in rows):
             here = [row for row in rows if (row["server"], row["clients"]) == (name, count)]
             for column in _COLUMNS:
-                ours, other = (median(row[who][column] for row in here) for who in ("tgi bench", "harness"))
-                yield [name, count, column, f"{ours:.4g}", f"{other:.4g}", f"{ours / other:.3f}"]
+                both = [[row[who][column] for row in here] for who in ("tgi bench", "harness")]
+                shown = [f"{median(values):.4g} ({min(values):.4g}–{max(values):.4g})" for values in both]
+                yield [name, count, column, *shown, f"{median(both[0]) / median(both[1]):.3f}"]
 
     return table(["server", "clients", "figure", "tgi bench", "harness", "ratio"], lines())
 
@@ -101,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
-    model = make()
+    model = make_looping()
     rows = [row for name in options.servers for row in compare(name, model, options.clients, options.rounds, NEW)]
     print(report(rows))
     if options.json is not None:

@@ -84,6 +84,45 @@ def test_another_server(other: OpenAiServer) -> None:
     assert chats["load"]["tokens"] == 8 and "ignore_eos" not in other.bodies[-1]
 
 
+def test_tokens_without_text_count() -> None:
+    """A special token of a completion has no text, but a time."""
+
+    def answer(body: Body) -> Iterator[Body | str]:
+        for _ in range(3):
+            yield {"choices": [{"text": "", "finish_reason": None}]}
+        yield {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+    with openai_server(answer) as server:
+        load = result("load", server.url, "--clients", "1", "--requests", "1")["load"]
+    assert load["answered"] == 1 and load["tokens"] == 3 and load["itl"]["mean"] >= 0
+
+
+def test_an_answer_without_text_is_a_failure() -> None:
+    """A server may hold back bytes that are no character: such an answer has no time of a first token, and the reason says so."""
+
+    def answer(body: Body) -> Iterator[Body | str]:
+        yield {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+    with openai_server(answer) as server:
+        load = result("load", server.url, "--clients", "1", "--requests", "1")["load"]
+    assert load["failures"] == {"200: an answer without text, in 1 events": 1}
+
+
+def test_a_short_context_suffices() -> None:
+    """No prompt has more words than those asked for need: a server whose context is short would refuse it."""
+
+    def answer(body: Body) -> Iterator[Body | str] | int:
+        words = len(body["prompt"].split())
+        return completion([" a", " b"], words) if words <= 40 else 400
+
+    with openai_server(answer) as server:
+        assert result("batch", server.url, "--batch", "1", "--rounds", "1", "--prompt-tokens", "40", "--output-tokens", "2")[
+            "rows"
+        ]
+        load = result("load", server.url, "--clients", "1", "--requests", "2", "--prompt-tokens", "20-40", "--output-tokens", "2")
+    assert load["load"]["answered"] == 2
+
+
 def test_clients_take_turns(other: OpenAiServer) -> None:
     """With --clients there are never more requests at once."""
     found = result("load", other.url, "--clients", "3", "--requests", "12", *SHORT)

@@ -201,24 +201,26 @@ class BatchTracker:
         self._live.update([row.request.id for row in rows])
         return handle
 
-    def _plans(self, rows: Iterable[RowState], grants: Sequence[Grant]) -> list[_Plan | None]:
-        """By row, what it runs; None for a decode step within `RowState.steps_left`, which needs no check."""
+    def _plans(self, rows: Iterable[RowState], grants: Sequence[Grant]) -> list[_Plan | bool]:
+        """By row, what it runs; only whether it proposes for a decode step within `RowState.steps_left`, which needs no check."""
         granted = {grant.request_id: grant for grant in grants}
         if len(granted) != len(grants):
             raise InvalidRequest("two grants name the same request")
-        plans: list[_Plan | None] = []
+        plans: list[_Plan | bool] = []
         for row in rows:
             grant = granted.pop(row.request.id, None) if granted else None
-            if grant is not None:
-                plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts, grant.propose))
+            if grant is None:
+                plans.append(row.steps_left > 0 or _Plan(row, 0 if row.prompt_left else 1, ()))
+            elif grant.take == 1 and row.steps_left > 0 and not (grant.drafts or grant.blocks):
+                plans.append(grant.propose)
             else:
-                plans.append(None if row.steps_left > 0 else _Plan(row, 0 if row.prompt_left else 1, ()))
+                plans.append(_Plan(row, grant.take, grant.blocks, grant.drafts, grant.propose))
         if granted:
             raise UnknownRequest(f"a grant names request {min(granted)}, which is in no batch of this step")
         return plans
 
-    def _launch(self, old: Sequence[Handle], rows: list[RowState], plans: Sequence[_Plan | None]) -> LaunchedStep:
-        unknown = [plan for plan in plans if plan is not None]
+    def _launch(self, old: Sequence[Handle], rows: list[RowState], plans: Sequence[_Plan | bool]) -> LaunchedStep:
+        unknown = [plan for plan in plans if isinstance(plan, _Plan)]
         for plan in unknown:
             self._check_plan(plan)
         self._check_step(len(plans) - len(unknown), unknown)
@@ -229,7 +231,9 @@ class BatchTracker:
             del self._batches[handle], self._origins[handle]
         handle = Handle(next(self._handles))
         self._batches[handle], self._origins[handle] = rows, frozenset({*origins, step})
-        row_inputs = [_advance(row) if plan is None else self._apply(plan) for row, plan in zip(rows, plans, strict=True)]
+        row_inputs = [
+            self._apply(plan) if isinstance(plan, _Plan) else _advance(row, plan) for row, plan in zip(rows, plans, strict=True)
+        ]
         if not all(plan.take for plan in unknown):
             row_inputs = [item for item in row_inputs if item.take]
         launch = LaunchedStep(Step(step, handle), tuple(row_inputs))
@@ -359,11 +363,11 @@ class BatchTracker:
                 raise Unsupported("this session does not mix prefill and decode in one step: let the rows that decode sit out")
 
 
-def _advance(row: RowState) -> RowInput:
+def _advance(row: RowState, propose: bool) -> RowInput:
     """The next token of a row that decodes within `RowState.steps_left`."""
     start = row.computed
     row.computed, row.steps_left = start + 1, row.steps_left - 1
-    return RowInput(row, start, 1, True)
+    return RowInput(row, start, 1, True, (), propose)
 
 
 def _check_blocks(row: RowState, group: CacheGroup, table: list[int], more: tuple[int, ...]) -> None:

@@ -30,8 +30,11 @@ TELL_EVERY_S = 0.25
 RECENT = 200
 """Requests whose times to first token are told while the load runs."""
 
-_TOKEN = re.compile(rb'"token":|"(?:text|content|reasoning|reasoning_content)":\s*"(?!")')
-"""In events that bring text: OpenAI's streams begin and end with chunks whose text is empty."""
+_TOKEN = re.compile(
+    rb'"token":|"(?:text|content|reasoning|reasoning_content)":\s*"(?!")|"text":\s*""(?=.*"finish_reason":\s*null)', re.DOTALL
+)
+"""In events that bring a token: OpenAI's streams begin and end with chunks whose text is empty. A completion's chunk without text that
+is not its last one is a token without text, such as a special one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,10 @@ def read(pieces: Sequence[tuple[float, bytes]], ask: Ask, start: float, error: s
     times = tuple(now - due for now, payload in payloads if _TOKEN.search(payload))
     last = tuple(payload.decode(errors="replace") for _, payload in payloads[-3:])
     ended = pieces[-1][0] - due if pieces else 0.0
-    if not error and (status != 200 or not times):
+    silent = status == 200 and payloads and not times and not any(b'"error"' in payload for _, payload in payloads)
+    if not error and silent:
+        error = f"an answer without text, in {len(payloads)} events"
+    elif not error and (status != 200 or not times):
         error = last[-1] if last else reader.rest.decode(errors="replace") or "the connection was closed without an answer"
     return Outcome(ask.group, status, times, last, due, ended, error[:300])
 

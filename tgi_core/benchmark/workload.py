@@ -19,7 +19,7 @@ from tgi_core.errors import StartupError
 WordsOf = Callable[[int], int]
 """Words of a prompt with that many tokens."""
 
-_PROBES = (16, 256)
+_FEW, _MANY = 16, 256
 """Words of the prompts that tell how many tokens a word has."""
 
 
@@ -111,10 +111,12 @@ def at_rate(jobs: Sequence[Job], per_second: float, seed: str) -> list[Job]:
     return sent
 
 
-def measure_words(endpoint: Endpoint, seed: str) -> WordsOf:
-    """How many words a prompt of a number of tokens has, by the server's own count: a tokenizer may split words, add tokens of its own,
-    and a chat has a template. Raises StartupError if the server does not answer, or does not tell."""
-    asks = [endpoint.ask(_words(f"{seed} probe {count}", count, 1)) for count in _PROBES]
+def measure_words(endpoint: Endpoint, seed: str, longest: int = _MANY) -> WordsOf:
+    """How many words a prompt of a number of tokens, up to `longest`, has, by the server's own count: a tokenizer may split words, add
+    tokens of its own, and a chat has a template. No prompt is longer than those that follow: the server's context may be short. Raises
+    StartupError if the server does not answer, or does not tell."""
+    probes = _FEW, min(_MANY, max(2 * _FEW, longest))
+    asks = [endpoint.ask(_words(f"{seed} probe {count}", count, 1)) for count in probes]
     outcomes = offer(endpoint.target, asks).outcomes
     try:
         found = [endpoint.counts(outcome)[0] for outcome in outcomes]
@@ -123,6 +125,6 @@ def measure_words(endpoint: Endpoint, seed: str) -> WordsOf:
     few, many = found
     if few is None or many is None or many <= few:
         return lambda tokens: tokens
-    per_word = (many - few) / (_PROBES[1] - _PROBES[0])
-    own = few - per_word * _PROBES[0]
+    per_word = (many - few) / (probes[1] - probes[0])
+    own = few - per_word * probes[0]
     return lambda tokens: max(1, round((tokens - own) / per_word))

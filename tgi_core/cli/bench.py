@@ -115,7 +115,7 @@ def batch(common: Common, batches: str, prompt_tokens: int, output_tokens: int, 
     rows: list[Mapping[str, Any]] = []
     try:
         with dashboard(f"{endpoint.model} at {endpoint.url}") as board:
-            for row in measuring.measure(endpoint, plan, measure_words(endpoint, common.seed)):
+            for row in measuring.measure(endpoint, plan, measure_words(endpoint, common.seed, prompt_tokens)):
                 rows.append(row)
                 board.batches(rows)
     except LoadError as error:
@@ -196,7 +196,7 @@ def _jobs(
         raise StartupError(f"--prompt-tokens {prompt_tokens} --output-tokens {output_tokens}: {error}") from error
     if duration is not None and rate is not None:
         requests = max(1, round(duration * rate))
-    words_of = measure_words(endpoint, common.seed)
+    words_of = measure_words(endpoint, common.seed, *([prompts.high] if dataset is None else []))
     if dataset is None:
         jobs = synthetic(requests or 100, prompts, outputs, common.seed, words_of)
     else:

@@ -16,14 +16,14 @@ PART = "drafts"
 
 _PROMPT, _STEPS, _MOST = 4, 3, 9
 """Tokens of the first step, number of one-token steps, and most tokens per step that replaces them: all fit in the smallest block."""
-_ROUNDING = 1e-5
-"""Difference of float32 logits, relative to their norm, up to which it is mere rounding."""
+_ROUNDING, _COARSE = 1e-5, 0.05
+"""Difference of logits, relative to their norm, up to which it is mere rounding: in float32, and in dtypes or caches of fewer bits."""
 
 
 def allow_drafts(runner: Runner, exact: bool) -> Kernel:
     """Declare speculation if drafts change no token, else say why not; the same on all ranks. Frees the runner's cache.
 
-    `exact` asks for the same bits; else float32 logits may differ in their rounding, as they do from batch to batch.
+    `exact` asks for the same bits; else logits may differ in their rounding, as they do from batch to batch.
     """
     if Feature.SPECULATION in runner.features:
         return Kernel(PART, "run")
@@ -33,26 +33,23 @@ def allow_drafts(runner: Runner, exact: bool) -> Kernel:
     if reason:
         return Kernel(PART, "none", reason)
     runner.features |= {Feature.SPECULATION}
-    return Kernel(PART, "run")
+    return Kernel(PART, "run", "" if exact else rounding_note(runner.shape.dtype, runner.cache_dtype))
 
 
-def rounding_refusal(dtype: torch.dtype, cache_dtype: str) -> str:
-    """Why rounding alone may change tokens; empty if it cannot."""
-    if dtype is not torch.float32:
-        name = str(dtype).removeprefix("torch.")
-        return f"in {name}, steps with several tokens of a row round differently from steps with one; use --dtype float32"
-    return "" if cache_dtype == "auto" else f"a cache in {cache_dtype} amplifies small differences"
+def rounding_note(dtype: torch.dtype, cache_dtype: str) -> str:
+    """What rounding may change where steps with drafts need not have the same bits; empty if that is next to nothing, as in float32."""
+    if dtype is torch.float32 and cache_dtype == "auto":
+        return ""
+    where = f"with a cache in {cache_dtype}" if dtype is torch.float32 else f"in {str(dtype).removeprefix('torch.')}"
+    return f"{where}, drafts change the last bits of logits, as batch sizes do; --dtype float32 keeps tokens the same"
 
 
 def _refusal(runner: PagedRunner, exact: bool) -> str:
+    if exact and not runner.provider.invariant:
+        return f"attention by {runner.provider.name} computes several tokens of a row in another order than one"
+    allowed, reason = 0.0, ""
     if not exact:
-        reason = rounding_refusal(runner.shape.dtype, runner.cache_dtype)
-    elif not runner.provider.invariant:
-        reason = f"attention by {runner.provider.name} computes several tokens of a row in another order than one"
-    else:
-        reason = ""
-    if reason:
-        return reason
+        allowed = _COARSE if rounding_note(runner.shape.dtype, runner.cache_dtype) else _ROUNDING
     try:
         singly = _singly(runner)
         found = [_together(runner, take, beside) for take in (_STEPS, _MOST) for beside in (1, take)]
@@ -61,7 +58,7 @@ def _refusal(runner: PagedRunner, exact: bool) -> str:
         differences = [torch.inf]
         reason = f": {type(error).__name__}"
     worst = max(differences)
-    if runner.agree(int(worst <= (0 if exact else _ROUNDING))):
+    if runner.agree(int(worst <= allowed)):
         return ""
     return f"logits of several tokens of a row differ from those of one at a time by {worst:.2g} of their norm{reason}"
 

@@ -13,6 +13,7 @@ from tgi_core.scheduler.ngram import NO_MATCH, NgramIndex
 from tgi_core.scheduler.prediction import Prediction
 from tgi_core.scheduler.row_drafts import (
     CERTAIN,
+    FIRST_PAUSE,
     PROPOSED,
     DraftSource,
     Guesses,
@@ -42,7 +43,7 @@ _LEAST_CHANCE = 0.1
 """Expected acceptance below which a draft is not run, even if it seems to cost nothing."""
 _HOPEFUL = 0.5
 """Expected acceptance from which a row waits for its unread tokens rather than decode the next one without drafts."""
-_PROBING = 0.01
+_PROBING = 0.005
 """Share of the time that probes may take if all of them fail."""
 _MOST_CREDIT = 0.5
 """Maximum time that can be saved up for probes, in steps."""
@@ -52,6 +53,8 @@ _UNKNOWN_SHARE = 0.1
 """Assumed cost of a draft before it is measured, as a share of a step's time per row."""
 _UNMEASURED = range(16, 20)
 """Steps that run without drafts if none has been measured without them, counted like `_since_plain`."""
+_NEVER = 1 << 62
+"""More tokens than a row can have."""
 _STALE = 100
 """Number of steps after which one is measured without drafts again."""
 
@@ -134,10 +137,14 @@ class Drafter:
         if row is None or size < row.again:
             return ()
         left, may_probe = min(self._room, sequence.end - size - 1), self._may_probe() or row.waited
+        if left <= 0:
+            return ()
         best, length, row.waited, row.again = NO_MATCH, 0, False, 0
-        least = 0.0 if may_probe else self._least
-        for guesses in row.sources if left > 0 else ():
+        least, again, hopeful = 0.0 if may_probe else self._least, _NEVER, False
+        for guesses in row.sources:
             short, long = guesses.short, guesses.long
+            again = min(again, short.again, long.again)
+            hopeful = hopeful or long.acceptance >= self._least or short.acceptance >= self._least
             if (size < long.again or long.acceptance < least) and (size < short.again or short.acceptance < least):
                 continue
             match = guesses.proposer.find()
@@ -146,7 +153,7 @@ class Drafter:
                 if size >= outlook.again and (expected := outlook.expected) >= least:
                     best, length, row.chosen, row.outlook = match, self._length(expected), guesses, outlook
         if not best.length or row.chosen is None:
-            row.again = min(each.again for each in row.sources)
+            row.again = again if hopeful else max(again, size + FIRST_PAUSE)  # without hope, the search was for a probe
             return ()
         row.probe = not length
         found = row.chosen.proposer.drafts(best.place, min(left, length or 1))
@@ -224,7 +231,8 @@ class Drafter:
         if self._length(outlook.expected, self._asking):
             return True
         probe = self._may_probe() and self._length(1.0, self._asking) > 0
-        row.waited = row.waited or probe
+        if probe:
+            row.waited, row.again = True, 0
         self._credit -= self._asking * probe
         return probe
 

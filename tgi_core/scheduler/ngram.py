@@ -46,9 +46,15 @@ class NgramIndex:
         tokens, size = self._tokens, len(self._tokens)
         if size < SHORTEST + 1:
             return NO_MATCH
-        if self._size < size:
-            self._read()
-        place = self._before[size] if self._size == size else self._latest.get((tokens[-2], tokens[-1]), 0)
+        if self._size == size - 1:  # as in most steps: one token is new
+            pair = tokens[-2], tokens[-1]
+            place = self._latest.get(pair, 0)
+            self._before.append(place)
+            self._latest[pair] = self._size = size
+        else:
+            if self._size < size:
+                self._read()
+            place = self._before[size] if self._size == size else self._latest.get((tokens[-2], tokens[-1]), 0)
         if not place:
             return NO_MATCH
         longest, found, left = 0, 0, PLACES

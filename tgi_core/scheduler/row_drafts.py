@@ -127,11 +127,6 @@ class Guesses:
         """Return the outlook of a match."""
         return self.long if match.length >= PROPOSED else self.short
 
-    @property
-    def again(self) -> int:
-        """Number of the row's tokens from which on it may get drafts from this source again."""
-        return min(self.short.again, self.long.again)
-
 
 @dataclass(slots=True)
 class RowDrafts:

@@ -70,6 +70,11 @@ class PackedDecoder:
         self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the packed weights, all of which a step reads; without adapters and the embedding."""
+        return self._arena.num_bytes - self.adapters.num_bytes
+
     def description(self) -> str:
         """A description of how the weights are stored, for logs."""
         found = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
@@ -81,7 +86,7 @@ class PackedDecoder:
             Layout.INT4: "4-bit, times rows of 8 bits,",
             Layout.BF12: "lossless 12-bit",
         }
-        size = f"{(self._arena.num_bytes - self.adapters.num_bytes) / 2**20:,.0f} MiB"
+        size = f"{self.num_bytes / 2**20:,.0f} MiB"
         told = [f"{name} in {counts[layout]} of {len(found) + 1} matrices" for layout, name in names.items() if counts[layout]]
         return ", ".join([size, *(told or ["dense"])])
 

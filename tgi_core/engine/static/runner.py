@@ -22,7 +22,7 @@ from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.drafts import PART as DRAFTS
-from tgi_core.engine.drafts import rounding_refusal
+from tgi_core.engine.drafts import rounding_note
 from tgi_core.engine.memory import check_room
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.runner import StepLogits
@@ -44,9 +44,8 @@ class StaticRunner(PagedDecoderRunner):
         check_room(weights.num_bytes, kit.free_bytes())
         super().__init__(kit, weights, (TorchOperators(),), progress)
         self.kit, self.collectives = kit, collectives
-        reason = rounding_refusal(self.shape.dtype, self.cache_dtype)
-        self.features = self.features if reason else self.features | {Feature.SPECULATION}
-        self.kernels = (*self.kernels, Kernel(DRAFTS, "none" if reason else "run", reason))
+        self.features |= {Feature.SPECULATION}
+        self.kernels = (*self.kernels, Kernel(DRAFTS, "run", rounding_note(self.shape.dtype, self.cache_dtype)))
         if collectives is not None:
             self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name), collectives.least
         queue = kit.queue()
