@@ -104,8 +104,8 @@ def test_an_answer_without_text_is_a_failure() -> None:
         yield {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
     with openai_server(answer) as server:
-        load = result("load", server.url, "--clients", "1", "--requests", "1")["load"]
-    assert load["failures"] == {"200: an answer without text, in 1 events": 1}
+        done = run("bench", "load", server.url, "--clients", "1", "--requests", "1")
+    assert done.returncode == 1 and "no request was answered: 200: an answer without text" in done.stderr
 
 
 def test_a_short_context_suffices() -> None:
