@@ -159,7 +159,7 @@ def _speculator(
     if Feature.SPECULATION not in runner.features:
         if isinstance(runner, PagedModel):
             runner.beside = None
-        return None, (drafts, *no_proposals(options, "there are no drafts"))
+        return None, (drafts, *no_proposals(options, told.reason if speculator is None else "there are no drafts"))
     return speculator, (drafts, told)
 
 

@@ -37,7 +37,7 @@ class MtpInput(nn.Module):
         self.projection = nn.Linear(2 * size, size, bias=False, device="meta", dtype=dtype)
         self.hidden: Tensor | None = None
         """Hidden states [tokens, hidden] before the tokens of the running step. Without any, the embeddings stand for them."""
-        self._embedding, self._hidden_first = embedding, hidden_first
+        self._embedding, self._hidden_first = embedding.detach(), hidden_first  # no parameter of its own
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """[1, tokens] → [1, tokens, hidden]."""
