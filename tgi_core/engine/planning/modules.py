@@ -27,7 +27,7 @@ from tgi_core.engine.models.attention_layers import (
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, rounding_of, sees_images, tied_groups
+from tgi_core.engine.models.loading import build_empty, put, rounding_of, sees_images, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
@@ -75,6 +75,9 @@ def plan_decoder(
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
     # in bfloat16: without values, some expert kernels accept nothing else
     probe = build(torch.bfloat16) or model
+    stored_names = probe.state_dict().keys()
+    for name, value in [(name, value) for name, value in probe.named_buffers() if name in stored_names]:
+        put(probe, name, value.to("meta"), is_parameter=False)  # such as the biases of a router: checkpoints have them, too
     try:
         # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
         call, seen = use_ragged_attention(probe.eval(), whole_prompts=sees_images(source.config) and not_causal(probe))
