@@ -310,6 +310,7 @@ class Settings(ModelSettings):
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,
+        scope=_BOTH,
     )
     speculator: str = setting(
         "ngram",
