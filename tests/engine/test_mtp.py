@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from tgi_core.backend import Capacity, Feature, Grant, InvalidModel
 from tgi_core.backend.session import Session
 from tgi_core.engine.speculators.files import MOST
 
-DENSE = {"first_k_dense_replace": 9}
-WIDTHS = {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
+DENSE: dict[str, Any] = {"first_k_dense_replace": 9}
+WIDTHS: dict[str, Any] = {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
 """Keys as wide as values: the CPU's kernels have no others, and without them, there are no drafts."""
 MODELS: dict[str, Callable[[Path], Brought]] = {
     "deepseek_v3": lambda folder: bring(folder, "deepseek_v3", **DENSE, **WIDTHS),
@@ -83,7 +84,7 @@ def test_logprobs_of_a_prompt_beside_it(model: Brought) -> None:
 
 
 @pytest.mark.parametrize(("model_type", "sizes"), [("deepseek_v3", WIDTHS), ("glm4_moe", {})])
-def test_its_experts_in_bfloat16(model_type: str, sizes: dict[str, int], tmp_path: Path) -> None:
+def test_its_experts_in_bfloat16(model_type: str, sizes: dict[str, Any], tmp_path: Path) -> None:
     """Each guess is the likeliest by the formula but for rounding, and drafts change no token."""
     model = bring(tmp_path / "model", model_type, **sizes)
     session, capacity = opened(model.folder, dtype="bfloat16")

@@ -27,7 +27,7 @@ from tgi_core.engine.speculators.mtp_files import MtpFiles
 from tgi_core.engine.speculators.mtp_layer import NoLayer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedLayers:
     """Such a layer without weights; see `Speculator` and `CacheBeside`."""
 

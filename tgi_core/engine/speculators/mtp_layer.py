@@ -90,7 +90,7 @@ def _keep_last(model: PreTrainedModel) -> None:
     base.layers = base.layers[-1:]
     for module in base.layers.modules():
         if isinstance(getattr(module, "layer_idx", None), int):
-            module.layer_idx = 0  # type: ignore[assignment]
+            module.layer_idx = 0
     configs = [getattr(module, "config", None) for module in model.modules()]
     for config in {id(config): config for config in configs if isinstance(config, PretrainedConfig)}.values():
         config.num_hidden_layers = 1
