@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests.engine.mtp_files import DEEPSEEK, FILE, MIMO, QWEN, Brought, add_layer, bring, change_config, counting_mimo
 from tests.engine.observing import PLAN, Observed, said, turns
+from tests.engine.quantized_files import fp8, write_quantized
 from tests.engine.speculator_files import base_model
 from tests.engine.tiny_models import PROMPTS, open_cpu, save_tiny
 from tgi_core.backend import Capacity, Feature, Grant, InvalidModel
@@ -125,6 +126,20 @@ def test_a_right_layer_is_right_for_many_tokens(dtype: str, cache_dtype: str, tm
         run.step(grants=(Grant(1, 6, drafts=proposed),))
         assert len(run.rows[1].tokens) == 6
     assert run.tokens[1] == [(22 + 2 * place) % 64 for place in range(13)]
+
+
+def test_a_quantized_layer(tmp_path: Path) -> None:
+    """It guesses what the dense one of the same numbers guesses."""
+    model = bring(tmp_path / "model", "mimo", MIMO)
+    settings = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
+    found = []
+    for folder in write_quantized(model.folder, tmp_path / "made", fp8("weight_scale_inv", (16, 16)), settings, r"_proj\.weight"):
+        session, capacity = opened(folder)
+        assert said(session.capabilities())[0] == "mtp"
+        run = Observed(session, capacity)
+        run.step(run.request(1, PROMPTS[0], len(PROMPTS[0])))
+        found.append((run.tokens[1], run.rows[1].proposed))
+    assert found[0] == found[1] and len(found[0][1]) == 3
 
 
 def test_its_memory_is_told(model: Brought) -> None:
