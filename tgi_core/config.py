@@ -304,11 +304,13 @@ class Settings(ModelSettings):
     )
     speculate: int | None = setting(
         None,
-        "Maximum number of draft tokens per request and step. They do not change the output. Default: the number of heads of "
-        "Medusa or an MLPSpeculator, 4 for EAGLE-3 and draft models, otherwise 0 (off).",
+        "Maximum number of draft tokens per request and step. They do not change the output. A model's own layers for multi-token "
+        "prediction are used with it. Default: the number of heads of Medusa or an MLPSpeculator, 4 for EAGLE-3 and draft models, "
+        "otherwise 0 (off).",
         "Scheduling",
         minimum=0,
         maximum=MAX_DRAFTS,
+        scope=_BOTH,
     )
     speculator: str = setting(
         "ngram",

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from tgi_core.model_files import read_optional_json, text_config
 
 MEDUSA = "medusa_num_heads"
 """The field that only Medusa heads have."""
 
 LAYER_CONFIG = "transformer_layer_config"
 """Where the library speculators writes the config of EAGLE-3's layer."""
+
+
+_COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+"""Fields of a model's config for the number of its layers for multi-token prediction."""
+
+_INDEX = "model.safetensors.index.json"
+
+
+def brings_layers(directory: Path) -> bool:
+    """Whether a model brings layers for multi-token prediction: its config.json counts them, or its index names their tensors. Raises
+    StartupError for a damaged file."""
+    config = text_config(read_optional_json(directory / "config.json"))
+    if any(isinstance(count := config.get(field), int) and count > 0 for field in _COUNTS):
+        return True
+    places = read_optional_json(directory / _INDEX).get("weight_map")
+    return isinstance(places, dict) and any(name.startswith("mtp.") for name in places)
 
 
 def is_speculator(config: dict[str, Any]) -> bool:

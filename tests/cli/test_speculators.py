@@ -66,6 +66,18 @@ def test_a_model_and_its_speculator(tmp_path: Path) -> None:
         assert fetched(base, draft_model=str(speculator)) == (base, str(speculator))
 
 
+def test_a_model_that_brings_its_own(tmp_path: Path) -> None:
+    """Layers for multi-token prediction are used where drafts are asked for, and no other speculator is; the config counts them, or the
+    index names them."""
+    base, small = folder(tmp_path / "base", num_nextn_predict_layers=1), folder(tmp_path / "small", model_type="llama")
+    assert fetched(base) == (base, "") and fetched(base, speculate=0) == (base, "")
+    assert fetched(base, speculate=2) == (base, str(base))
+    assert fetched(base, speculate=2, draft_model=str(small)) == (base, str(small))
+    assert fetched(small, speculate=2) == (small, "")
+    (small / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"mtp.fc.weight": "model.safetensors"}}))
+    assert fetched(small, speculate=2) == (small, str(small))
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [(None, "names no model"), ("", "names no model"), (7, "names no model"), ("itself", "is a speculator too")],
@@ -110,7 +122,9 @@ def test_a_speculator_that_is_not_run(caplog: pytest.LogCaptureFixture) -> None:
     kernels = (Kernel("proposals", "none", "it cannot"),)
     with caplog.at_level(logging.WARNING):
         assert warmup_plan(Settings(draft_model="heads", speculate=2))(capabilities(kernels=kernels)).draft == 2
-    assert "speculator heads is ignored: this backend runs none: it cannot" in caplog.text
+        assert warmup_plan(Settings(speculate=2))(capabilities(kernels=kernels)).draft == 2
+    for speculator in ("heads", "multi-token prediction"):
+        assert f"speculator {speculator} is ignored: this backend runs none: it cannot" in caplog.text
 
 
 def test_the_reference_backend_is_its_own(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from tgi_router import ServedModel, create_app
 
 from tests.engine.eagle3_files import trained_eagle3
+from tests.engine.mtp_files import trained_mimo
 from tests.engine.speculator_files import base_model, mlp, trained_medusa
 from tests.router.serving import serving
 from tests.router.shard import Shard
@@ -73,7 +74,8 @@ def test_keys_of_a_schema_come_in_few_steps(server: ServerProcess, plain: tuple[
 
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Medusa heads and one of EAGLE-3 that know some of the demo model's answers, and an MLPSpeculator that knows nothing."""
+    """Medusa heads, one of EAGLE-3 and a layer of the model that know some of the demo model's answers, and an MLPSpeculator that knows
+    nothing."""
     model, tokenizer = base_model(DEMO), Tokenizer.load(DEMO)
     texts = []
     for index in range(2 * len(PROMPTS)):
@@ -82,13 +84,15 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("heads")
     mlp(folder / "mlp", DEMO, tied=True, scaled=True)
     medusa = trained_medusa(folder / "medusa", DEMO, texts, 3)
-    return {"medusa": medusa, "mlp": folder / "mlp", "eagle3": trained_eagle3(folder / "eagle3", DEMO, texts)}
+    mtp = trained_mimo(folder / "mtp", DEMO, texts)
+    return {"medusa": medusa, "mlp": folder / "mlp", "eagle3": trained_eagle3(folder / "eagle3", DEMO, texts), "mtp": mtp}
 
 
-@pytest.mark.parametrize("layout", ["medusa", "mlp", "eagle3", "draft model"])
+@pytest.mark.parametrize("layout", ["medusa", "mlp", "eagle3", "mtp", "draft model"])
 def test_bodies_are_equal_with_a_speculator(layout: str, heads: dict[str, Path], plain: tuple[list[str], str]) -> None:
-    """Whose repository is served in place of a model, as in TGI, or that a flag names."""
-    model = [str(heads[layout])] if layout in ("medusa", "mlp") else ["--draft-model", str(heads.get(layout, DEMO))]
+    """Whose repository is served in place of a model, as in TGI, that a flag names, or that the model brings."""
+    model = [str(heads[layout])] if layout in ("medusa", "mlp", "mtp") else ["--draft-model", str(heads.get(layout, DEMO))]
+    model += ["--speculate", "4"] if layout == "mtp" else []
     with served(*model, *FLAGS, *FEW) as speculating:
         assert asyncio.run(answers(speculating.url, REQUESTS, leaving=True)) == plain[0]
         metrics = httpx.get(f"{speculating.url}/metrics").text

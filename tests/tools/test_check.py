@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from tests.engine.gguf_files import write_gguf
 from tests.engine.image_models import save_model
+from tests.engine.mtp_files import DEEPSEEK, MIMO, bring, change_config
 from tests.engine.tiny_models import save_tiny, silent
 from tests.hub.conftest import Run
 from tests.hub.fake_hub import FakeHub
@@ -89,6 +90,26 @@ def test_a_plan_is_what_a_load_takes(model_type: str, dtype: str, tmp_path: Path
         assert memory(expected, part) == memory(capacity, part)
     assert memory(expected, "weights") == pytest.approx(memory(capacity, "weights"), rel=0.05)
     assert memory(expected, "activations") == memory(capacity, "activations")
+
+
+@pytest.mark.parametrize("model_type", ["mimo", "glm4_moe", "qwen3_next"])
+def test_own_layers_are_planned(model_type: str, tmp_path: Path) -> None:
+    """A layer for multi-token prediction takes what it takes when it is loaded; models with states do not use it."""
+    model = tmp_path / "model"
+    if model_type == "qwen3_next":
+        change_config(save_tiny(model_type, model), num_nextn_predict_layers=1)
+    else:
+        bring(model, model_type, MIMO if model_type == "mimo" else DEEPSEEK, vocab_size=4096)
+    options: dict[str, Any] = {"dtype": "bfloat16", "speculator": str(model)}
+    (planned, expected), (found, capacity) = (
+        opened(model, loaded, replace(PLAN, draft=3), **options) for loaded in (False, True)
+    )
+    names = [[kernel.name for kernel in each.kernels if kernel.part == "proposals"] for each in (planned, found)]
+    assert names == [["none" if model_type == "qwen3_next" else "mtp"]] * 2
+    assert planned.proposals == found.proposals
+    if model_type == "mimo":  # of others, only a load shows whether they run drafts
+        assert memory(expected, "kv cache") == memory(capacity, "kv cache") and expected.groups == capacity.groups
+    assert memory(expected, "speculator") == pytest.approx(memory(capacity, "speculator"), rel=0.05)
 
 
 @pytest.mark.parametrize("family", ["paligemma", "paligemma2"])

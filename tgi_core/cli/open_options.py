@@ -8,6 +8,7 @@ from tgi_core.backend import OpenOptions
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import quantization_method, quantization_settings, read_optional_json
+from tgi_core.speculator_files import brings_layers
 
 _FLAGS = {
     "awq": ("awq",),
@@ -45,7 +46,7 @@ def open_options(directory: Path, settings: Settings) -> OpenOptions:
         cache_dtype=settings.kv_cache_dtype.replace("fp8_", "float8_"),  # TGI's name to torch's
         compile_cache="" if settings.compile_cache is None else str(Path(settings.compile_cache).absolute()),
         quantize=quantize,
-        speculator=settings.draft_model or "",
+        speculator=settings.draft_model or (str(directory) if settings.speculate and brings_layers(directory) else ""),
     )
 
 

@@ -199,9 +199,10 @@ def _drafts(settings: Settings, capabilities: Capabilities) -> int:
     if asked and Feature.SPECULATION not in capabilities.features:
         _log.warning("--speculate %d is ignored: %s", asked, _told("this backend runs no drafts", "drafts", capabilities))
         return 0
-    if settings.draft_model is not None and not proposals:
-        why = _told("this backend runs none", "proposals", capabilities)
-        _log.warning("speculator %s is ignored: %s", settings.draft_model, why)
+    refused = any(kernel.part == "proposals" for kernel in capabilities.kernels)
+    if (settings.draft_model is not None or refused) and not proposals:
+        why, own = _told("this backend runs none", "proposals", capabilities), "multi-token prediction"
+        _log.warning("speculator %s is ignored: %s", settings.draft_model or own, why)
     if asked is None:
         return proposals if proposals < MAX_DRAFTS else _USUAL_DRAFTS
     if proposals and asked > proposals:

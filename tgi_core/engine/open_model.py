@@ -36,12 +36,13 @@ from tgi_core.engine.runner import Runner, TakesImages
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.speculators.base import Speculator, no_proposals
 from tgi_core.engine.speculators.draft_model import PagedModel
-from tgi_core.engine.speculators.opening import open_speculator
+from tgi_core.engine.speculators.opening import open_own_layers, open_speculator
 from tgi_core.engine.sync_session import SyncSession
 from tgi_core.engine.weights.sizes import check_model
 from tgi_core.engine.window_groups import separate_windows
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
+from tgi_core.speculator_files import brings_layers
 
 if TYPE_CHECKING:
     from tgi_core.engine.models.build import ModelSource
@@ -150,13 +151,22 @@ def _speculator(
     def open_runner(directory: Path) -> Runner:
         return _draft_runner(OpenOptions(str(directory), options.dtype), kit, progress)
 
-    speculator, told = open_speculator(Path(options.speculator), runner, shape, kit, open_runner)
+    if brings_own_layers(options):
+        speculator, told = open_own_layers(lambda: model_source(options, kit), runner, shape, kit, progress)
+    else:
+        speculator, told = open_speculator(Path(options.speculator), runner, shape, kit, open_runner)
     drafts = allow_drafts(runner, exact=True)  # only now does the runner keep hidden states, if it has to
     if Feature.SPECULATION not in runner.features:
         if isinstance(runner, PagedModel):
             runner.beside = None
-        return None, (drafts, *no_proposals(options, "there are no drafts"))
+        return None, (drafts, *no_proposals(options, told.reason if speculator is None else "there are no drafts"))
     return speculator, (drafts, told)
+
+
+def brings_own_layers(options: OpenOptions) -> bool:
+    """Whether the requested speculator is the model itself, which brings layers for multi-token prediction."""
+    own = bool(options.speculator) and Path(options.speculator) == Path(options.model)
+    return own and brings_layers(Path(options.model))
 
 
 def _draft_runner(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Runner:

@@ -55,6 +55,11 @@ class PagedDecoderRunner(PagedRunner):
         """Logits [tokens, vocabulary] of hidden states [tokens, hidden]."""
         return self._decoder_forward().logits(hidden)
 
+    @property
+    def embedding(self) -> Tensor:
+        """See `KeepsTokens`."""
+        return self.decoder.embedding
+
     def _decoder_forward(self) -> DecoderForward[StepMetadata]:
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
 

@@ -21,10 +21,12 @@ from tgi_core.engine.logits_selection import Selection, selected_tokens
 from tgi_core.engine.memory import CacheBeside, plan_capacity
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import ScoredTokens, prompt_logprobs
-from tgi_core.engine.runner import HiddenStates, StepLogits
+from tgi_core.engine.runner import HiddenStates, LayerStates, StepLogits
 
 CANNOT_GO_BACK = "the states of a row cannot be rolled back"
 """Why a stateful runner runs no drafts."""
+
+_WHOLE_HEAD = "the output head of this model cannot run separately"
 
 
 class PagedRunner(ABC):
@@ -57,7 +59,7 @@ class PagedRunner(ABC):
         """Positions per block of the cache in use."""
         self.cache_dtype = "auto" if kit.kv_cache_dtype is None else kit.kv_cache_dtype.name
         self._stored_dtype = shape.dtype if kit.kv_cache_dtype is None else kit.kv_cache_dtype.dtype
-        self._kit, self._keeps_hidden = kit, False
+        self._kit, self._keeps_hidden, self._keeps_tokens = kit, False, False
         self.cache: PagedCache | None = None
         self.beside: CacheBeside | None = None
         """Another model's cache with the same blocks as this one's."""
@@ -128,7 +130,7 @@ class PagedRunner(ABC):
         step = build(self._arranged(row_inputs), self.block_size, self._kit.device, self._cache_in_use().windows)
         tokens = selected_tokens(row_inputs, step)
         with torch.inference_mode():
-            if self._keeps_hidden:
+            if self._keeps_hidden or self._keeps_tokens:
                 return self._run_apart(row_inputs, step, tokens)
             if tokens.scored.places:
                 scored = ScoredTokens(self._upload(tokens.scored.places), self._upload(tokens.scored.following))
@@ -141,16 +143,27 @@ class PagedRunner(ABC):
     def keep_hidden(self) -> str:
         """See `KeepsHidden`."""
         self._keeps_hidden = not self.shape.whole_head
-        return "" if self._keeps_hidden else "the output head of this model cannot run separately"
+        return "" if self._keeps_hidden else _WHOLE_HEAD
+
+    def keep_tokens(self) -> str:
+        """See `KeepsTokens`."""
+        self._keeps_tokens = not self.shape.whole_head
+        return "" if self._keeps_tokens else _WHOLE_HEAD
 
     def _run_apart(self, row_inputs: Sequence[RowInput], step: StepMetadata, tokens: Selection) -> StepLogits:
         """Compute one step with a separate output head, and keep the head's input."""
         kept, scored, prompt = len(tokens.kept), tokens.scored, dict[int, Tensor]()
-        hidden = self.hidden(step, self._upload([*tokens.kept, *scored.places]))
+        places, layers = self._upload([*tokens.kept, *scored.places]), None
+        if self._keeps_tokens:
+            every = self.hidden(step, None)
+            first = zip((row_input.row.request.id for row_input in step.order), step.cu_seqlens.tolist(), strict=False)
+            hidden, layers = every.index_select(0, places), LayerStates(dict(first), every)
+        else:
+            hidden = self.hidden(step, places)
         if scored.places:
             prompt = scored.by_request(prompt_logprobs(self.logits, hidden[kept:], self._upload(scored.following)))
         states = HiddenStates(tokens.first, lambda places: hidden[self._upload(places)])
-        return StepLogits.of(row_inputs, self.logits(hidden[:kept]), tokens.first, prompt, hidden=states)
+        return replace(StepLogits.of(row_inputs, self.logits(hidden[:kept]), tokens.first, prompt, hidden=states), layers=layers)
 
     def _upload(self, indices: list[int]) -> Tensor:
         """int64 on the device."""

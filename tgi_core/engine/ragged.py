@@ -78,6 +78,11 @@ class RaggedRunner(PagedRunner):
         """The model that it runs."""
         return self._call.model
 
+    @property
+    def embedding(self) -> Tensor:
+        """See `KeepsTokens`."""
+        return self.model.get_input_embeddings().get_parameter("weight")
+
     def admit_images(self, request: Request) -> None:
         """See `TakesImages`."""
         if self.images is not None:

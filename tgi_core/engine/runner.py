@@ -35,8 +35,8 @@ class HiddenStates:
 class LayerStates:
     """Hidden states inside the model, of all tokens of a step.
 
-    `states` [tokens, layers · hidden] holds each token's residual stream before some layers, concatenated; by request, `first` is the
-    place of its first token in the step.
+    `states` [tokens, layers · hidden] holds each token's residual stream before some layers, concatenated, or the input of the output head
+    [tokens, hidden]; by request, `first` is the place of its first token in the step.
     """
 
     first: Mapping[int, int]

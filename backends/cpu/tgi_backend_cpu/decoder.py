@@ -210,7 +210,7 @@ class DecoderRunner:
         self._logits = torch.empty(
             0, table.vocab_size
         )  # one row per row of a step, reused: fresh pages would cost as much as sampling
-        self._block_size, self._keeps_hidden = BLOCK_SIZES[0], False
+        self._block_size, self._keeps_hidden, self._keeps_tokens = BLOCK_SIZES[0], False, False
         self._state_layers = np.zeros(0, np.int32)
         """The layers before which hidden states are kept."""
 
@@ -250,9 +250,10 @@ class DecoderRunner:
         if self.cache is None:
             raise RuntimeError("run before reserve")
         arranged = self._arranged(row_inputs)
-        flat, segments = flatten(arranged, self._block_size, self.cache.tables), self._segments(arranged)
-        scored, prompt, first = flat.scored.places, dict[int, Tensor](), flat.last
-        logits = self._room(len(flat.wanted) - len(scored))
+        flat = flatten(arranged, self._block_size, self.cache.tables, self._keeps_tokens)
+        segments, apart = self._segments(arranged), len(flat.wanted) > len(flat.yielding)
+        prompt, first = dict[int, Tensor](), flat.last
+        logits = self._room(len(flat.yielding))
         states = torch.empty(len(flat.ids), len(self._state_layers) * self.shape.hidden_size, dtype=self.shape.dtype)
         step = Step(
             tokens=len(flat.ids),
@@ -263,7 +264,7 @@ class DecoderRunner:
             row=flat.rows.ctypes.data,
             table=flat.tables[0].ctypes.data,
             wanted_tokens=flat.wanted.ctypes.data,
-            logits=None if scored else logits.data_ptr(),
+            logits=None if apart else logits.data_ptr(),
             segment=segments,
             segments=len(segments),
             state_layers=len(self._state_layers),
@@ -272,15 +273,22 @@ class DecoderRunner:
             window_table=flat.tables[1].ctypes.data if len(flat.tables) > 1 else None,
         )
         self._kernels.call.tgi_step(self._kernels.pool, ctypes.byref(self.packed.model), ctypes.byref(step), self._space)
-        if scored:
-            following = torch.tensor(flat.scored.following)
-            prompt = flat.scored.by_request(prompt_logprobs(self._head, torch.tensor(scored, dtype=torch.int32), following))
-            left = np.setdiff1d(np.arange(len(flat.wanted)), scored)
-            logits = self._head(torch.from_numpy(left.astype(np.int32)))
-            first = dict(zip(first, np.searchsorted(left, list(first.values())).tolist(), strict=True))
+        if flat.scored.places:
+            places, following = torch.tensor(flat.scored.places, dtype=torch.int32), torch.tensor(flat.scored.following)
+            prompt = flat.scored.by_request(prompt_logprobs(self._head, places, following))
+        if apart:
+            logits = self._head(torch.tensor(flat.yielding, dtype=torch.int32))
+            first = dict(zip(first, np.searchsorted(flat.yielding, list(first.values())).tolist(), strict=True))
         hidden = HiddenStates(flat.last, self._hidden) if self._keeps_hidden else None
         layers = LayerStates(flat.first, states) if len(self._state_layers) else None
+        if self._keeps_tokens:
+            layers = LayerStates(flat.first, self._hidden(list(range(len(flat.ids)))))
         return replace(StepLogits.of(row_inputs, logits, first, prompt, self._plain_sampler, hidden), layers=layers)
+
+    def keep_tokens(self) -> str:
+        """See `KeepsTokens`: all tokens are wanted."""
+        self._keeps_tokens = True
+        return ""
 
     def keep_layers(self, layers: Sequence[int]) -> None:
         """See `eagle3.KeepsLayers`."""
@@ -293,7 +301,7 @@ class DecoderRunner:
 
     @property
     def embedding(self) -> Tensor:
-        """See `eagle3.KeepsLayers`."""
+        """See `eagle3.KeepsLayers` and `KeepsTokens`."""
         return self.packed.embedding
 
     def keep_hidden(self) -> str:

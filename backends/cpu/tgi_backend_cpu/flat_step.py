@@ -14,26 +14,27 @@ from tgi_core.engine.runner import ScoredPrompts
 @dataclass(frozen=True, slots=True)
 class FlatStep:
     """A step as the native call takes it. `rows` [rows, 3] holds first token, count and past; `tables` [rows, blocks] each row's blocks, by
-    cache group; `wanted` are the tokens that need logits.
+    cache group; `wanted` are the tokens that need hidden states.
 
-    Among those, `last` has by request the place of a row's newest token, which its drafts follow, and `scored` the places that score
-    prompts. By request, `first` is a row's first token.
+    Among those, `yielding` are the places of tokens after which one is sampled, and `scored` those that score prompts. By request, `last`
+    has the place of a row's newest token, which its drafts follow, and `first` is a row's first token.
     """
 
     ids: np.ndarray
     rows: np.ndarray
     tables: tuple[np.ndarray, ...]
     wanted: np.ndarray
+    yielding: list[int]
     last: dict[int, int]
     first: dict[int, int]
     scored: ScoredPrompts
 
 
-def flatten(row_inputs: Sequence[RowInput], block_size: int, groups: int = 1) -> FlatStep:
-    """One step over some cache groups, row by row in the order of the inputs."""
+def flatten(row_inputs: Sequence[RowInput], block_size: int, groups: int = 1, every: bool = False) -> FlatStep:
+    """One step over some cache groups, row by row in the order of the inputs; with `every`, all tokens are wanted."""
     ids: list[int] = []
     rows: list[tuple[int, int, int]] = []
-    wanted, scored = list[int](), ScoredPrompts()
+    wanted, yielding, scored = list[int](), list[int](), ScoredPrompts()
     last, firsts = dict[int, int](), dict[int, int]()
     widest = max(-(-(row_input.start + row_input.take) // block_size) for row_input in row_inputs)
     tables = tuple(np.zeros((len(row_inputs), widest), np.int32) for _ in range(groups))
@@ -45,8 +46,12 @@ def flatten(row_inputs: Sequence[RowInput], block_size: int, groups: int = 1) ->
         ids += row_input.tokens
         rows.append((first, row_input.take, row_input.start))
         firsts[row_input.row.request.id] = first
-        wanted += range(first, first + scored.add(row_input, len(wanted)))
+        count, newest = scored.add(row_input, len(wanted)), len(ids) - 1 - len(row_input.drafts)
+        wanted += range(first, newest if every else first + count)
         if row_input.yields:
             last[row_input.row.request.id] = len(wanted)
-            wanted += range(len(ids) - 1 - len(row_input.drafts), len(ids))
-    return FlatStep(np.array(ids, np.int64), np.array(rows, np.int32), tables, np.array(wanted, np.int32), last, firsts, scored)
+            yielding += range(len(wanted), len(wanted) + len(ids) - newest)
+        if row_input.yields or every:
+            wanted += range(newest, len(ids))
+    flat_rows, flat_wanted = np.array(rows, np.int32), np.array(wanted, np.int32)
+    return FlatStep(np.array(ids, np.int64), flat_rows, tables, flat_wanted, yielding, last, firsts, scored)

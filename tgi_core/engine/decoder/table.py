@@ -34,6 +34,7 @@ class Family:
 FAMILIES = {
     "granite": Family(scaled=True, kv_heads=True),
     "llama": Family(kv_heads=True),
+    "mimo": Family(windows="some", qkv_bias=True, bias_fields=("", "", "")),
     "ministral": Family(windows="some", bias_fields=("", "", "")),
     "mistral": Family(window=4096, windows="all", bias_fields=("", "", "")),
     "phi3": Family(epsilon=1e-5, merged=True, windows="all", kv_heads=True, bias_fields=("", "", "")),

@@ -46,8 +46,9 @@ class DecoderWeights:
         self, table: DecoderTable, stored: StoredWeights, dtype: torch.dtype, adapters: tuple[TableAdapter, ...] = ()
     ) -> None:
         self.table, self.dtype, self.adapters = table, dtype, adapters
-        self._stored = stored
         self._prefix = "model." if "model.embed_tokens.weight" in stored.by_name else ""
+        apart = f"{self._prefix}mtp_layers.", "mtp."  # layers for multi-token prediction are no part of the table
+        self._stored = stored.named({name: each for name, each in stored.by_name.items() if not name.startswith(apart)})
         self._check()
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from tgi_core.backend import InvalidModel, Progress
@@ -36,6 +37,10 @@ _LENGTHS = (
 """Fields of configs for the number of positions."""
 
 
+_ALIKE = {"mimo": "qwen2"}
+"""Types that transformers does not have, which differ from others in name only: MiMo's extra layers are not part of the model."""
+
+
 def read_config(directory: Path, encoders: bool = False) -> PretrainedConfig:
     """The model's config, of a type that transformers knows as a causal language model or, with `encoders`, as an encoder-decoder. Raises
     InvalidModel."""
@@ -48,7 +53,10 @@ def read_config(directory: Path, encoders: bool = False) -> PretrainedConfig:
         raise InvalidModel(f"{file}: has no model_type")
     read_format(raw, directory)
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        if (alike := _ALIKE.get(str(raw["model_type"]))) is not None:
+            config = CONFIG_MAPPING[alike].from_dict(raw | {"model_type": alike})
+        else:
+            config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except CONFIG_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise InvalidModel(f"{file}: model type {str(raw['model_type'])[:60]!r} cannot be used: {reason}") from error

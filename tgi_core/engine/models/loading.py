@@ -63,13 +63,18 @@ def load_model(config: PretrainedConfig, stored: StoredWeights, dtype: torch.dty
         del model
         model = load_through_transformers(config, stored, dtype)
     else:
-        _fill(model, places, stored, progress)
-    if stored.quantize:
+        fill(model, places, stored, progress)
+    progress(STEP_NAME, total, total, "B")
+    return finished(model, stored.quantize, dtype)
+
+
+def finished(model: PreTrainedModel, quantize: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A filled model in evaluation mode, with weights rounded if they are quantized at load."""
+    if quantize:
         for name, value in list(model.named_parameters()):
             if is_rounded(model, name):
-                put_weight(model, name, rounded(value.data, stored.quantize, dtype))
-        round_head(model, stored.quantize, dtype)
-    progress(STEP_NAME, total, total, "B")
+                put_weight(model, name, rounded(value.data, quantize, dtype))
+        round_head(model, quantize, dtype)
     return model.eval().requires_grad_(False)
 
 
@@ -142,7 +147,7 @@ def parameters_on_meta(most: int) -> Iterator[None]:
 
 
 def _sources(model: PreTrainedModel, stored: StoredWeights, dtype: torch.dtype) -> dict[str, Source] | None:
-    """The weights that `_fill` can load; None if transformers must."""
+    """The weights that `fill` can load; None if transformers must."""
     places = None if _is_converted(model) else _match_names(model, stored)
     if places is None and not (keeps_float32(model) and dtype is not torch.float32):
         found = find_sources(model, stored)
@@ -200,7 +205,8 @@ def tied_groups(model: PreTrainedModel) -> list[set[str]]:
     return [{name, source} for name in keys if source is not None and "*" not in name]
 
 
-def _fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeights, progress: Progress) -> None:
+def fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeights, progress: Progress) -> None:
+    """Read the weights of a model from their places. Raises InvalidModel naming file and tensor."""
     done, total = 0, stored.checkpoint.num_bytes
     for name, current in list(chain(model.named_parameters(), model.named_buffers())):
         found = places.get(name)

@@ -71,6 +71,12 @@ def check_shape(source: Source, name: str, wanted: Sequence[int]) -> None:
     if source.shape() != tuple(wanted):
         text = f"tensor {name!r} has shape {list(source.shape())}, the model's is {list(wanted)}"
         raise InvalidModel(f"{source.first.entry.file}: {text}")
+    for piece, first in (
+        (piece, first) for pieces in source.pieces for piece, first in zip(pieces, source.pieces[0], strict=True)
+    ):
+        if piece.shape != first.shape:
+            text = f"tensor {piece.name!r} has shape {list(piece.shape)}, that of {first.name!r} is {list(first.shape)}"
+            raise InvalidModel(f"{piece.entry.file}: {text}")
 
 
 def keeps_float32(model: PreTrainedModel) -> bool:

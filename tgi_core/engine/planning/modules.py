@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from tgi_core.engine.models.attention_layers import (
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
 from tgi_core.engine.models.calling import ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, rounding_of, sees_images, tied_groups
+from tgi_core.engine.models.loading import build_empty, put, rounding_of, sees_images, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
@@ -51,14 +52,32 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
     if is_encoder_decoder(source.config):
         return _encoder_decoder(source, options, kit, free_bytes)
     stored = open_weights(source.directory, source.quantize)
-    model = build_empty(deepcopy(source.config), source.dtype, stored.most_elements)
+
+    def build(dtype: torch.dtype) -> PreTrainedModel | None:
+        return build_empty(deepcopy(source.config), dtype, stored.most_elements)
+
+    return plan_decoder(build, source, stored, kit, free_bytes)
+
+
+def plan_decoder(
+    build: Callable[[torch.dtype], PreTrainedModel | None],
+    source: ModelSource,
+    stored: StoredWeights,
+    kit: DeviceKit,
+    free_bytes: int | None,
+) -> tuple[Runner, ModelShape]:
+    """The same of a model that `build` makes without weights, whose names `stored` has. Raises InvalidModel, Unsupported."""
+    model = build(source.dtype)
     if model is None:
         raise Unsupported(
             f"model type {source.config.model_type!r} computes with weights while it is built, so it must be loaded"
         )
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
     # in bfloat16: without values, some expert kernels accept nothing else
-    probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
+    probe = build(torch.bfloat16) or model
+    stored_names = probe.state_dict().keys()
+    for name, value in [(name, value) for name, value in probe.named_buffers() if name in stored_names]:
+        put(probe, name, value.to("meta"), is_parameter=False)  # such as the biases of a router: checkpoints have them, too
     try:
         # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
         call, seen = use_ragged_attention(probe.eval(), whole_prompts=sees_images(source.config) and not_causal(probe))

@@ -9,7 +9,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import DeviceKit, PlansTables, TablePlan
 from tgi_core.engine.models.shape import ModelShape
-from tgi_core.engine.open_model import table_weights
+from tgi_core.engine.open_model import brings_own_layers, table_weights
 from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
 from tgi_core.engine.quantization.linear import Linears
@@ -22,7 +22,8 @@ def plan_session(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
     """A session without weights, for its capabilities and limits. Raises InvalidModel, Unsupported."""
     if options.group.world != 1:
         raise Unsupported("a model that is divided among several ranks cannot be planned yet; leave --num-shard out")
-    if options.adapters or options.speculator:
+    own = brings_own_layers(options)
+    if options.adapters or (options.speculator and not own):
         raise Unsupported("adapters and speculators cannot be planned yet; leave --lora-adapters and --draft-model out")
     runner: Runner
     try:
@@ -34,8 +35,14 @@ def plan_session(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
 
         runner, shape = plan_modules(options, kit, free_bytes)
         kernels = (*kit.choices(), Kernel("step", "transformers' modules", str(reason)))
+    speculator = None
+    if own:
+        from tgi_core.engine.planning.own_layers import plan_own_layers
+
+        speculator, told = plan_own_layers(options, runner, shape, kit)
+        kernels = (*kernels, told)
     separate_windows(runner, kit)
-    session = SyncSession(runner, shape, None, (), kernels)
+    session = SyncSession(runner, shape, None, (), kernels, speculator)
     session.declare(quantize=options.quantize)
     return session
 

@@ -66,7 +66,11 @@ class PlannedRunner(PagedRunner):
         """`row_state_bytes` is the size of a row's states, if the model has any."""
         super().__init__(tuple(layers), shape, kit, cast(AttentionProvider, _Blocks(block_sizes)))
         self.kernels, self.features, self.spare_blocks = kernels, features, spare_blocks
-        self._row_state_bytes = row_state_bytes
+        self._row_state_bytes, self.stateful = row_state_bytes, row_state_bytes > 0
+
+    def hold(self, num_bytes: int) -> None:
+        """Take memory for weights besides the model's."""
+        cast(PlannedKit, self._kit).taken += num_bytes
 
     def reserve(self, plan: WarmupPlan, shares: tuple[Memory, ...] | None = None) -> Capacity:
         """Promise limits, and allocate nothing. Raises OutOfMemory."""

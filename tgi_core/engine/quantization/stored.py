@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -65,6 +67,12 @@ class StoredWeights:
     @cached_property
     def _maps(self) -> dict[Path, MappedFile]:
         return {file: MappedFile(file) for file in self.checkpoint.files}
+
+    def named(self, by_name: dict[str, StoredWeight]) -> Self:
+        """The same files, with some of their weights under other names."""
+        other = copy(self)
+        other.by_name = by_name
+        return other
 
     def tensor(self, stored: StoredWeight) -> Tensor:
         """A tensor that is not quantized: a view of the file, in the file's dtype."""

@@ -1,9 +1,4 @@
-"""EAGLE-3: the first draft token comes from hidden states of the target model, the others from its own.
-
-At place p it takes the hidden states at p and the token at p + 1, and guesses the token at p + 2. So what the last place of a block holds
-depends on the first token of the next one. A row that reuses the block but continues with another token finds the state for the first
-row's token: that makes a guess less likely to be right, but changes no answer.
-"""
+"""EAGLE-3: the first draft token comes from hidden states between layers of the target model, the others from its own."""
 
 from __future__ import annotations
 
@@ -11,21 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.cache import SPARE_BLOCKS, PagedCache
-from tgi_core.engine.attention.metadata import StepMetadata, build
+from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.decoder.loading import attention_layers
 from tgi_core.engine.device import DeviceKit, attention_refusal
 from tgi_core.engine.memory import CacheBeside
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.quantization.linear import Linears
-from tgi_core.engine.runner import LayerStates, StepLogits
 from tgi_core.engine.selection import first_supported
-from tgi_core.engine.speculators.cached import CachedSpeculator, Guess, unshared_blocks
+from tgi_core.engine.speculators.cached import unshared_blocks
+from tgi_core.engine.speculators.chained import ChainedSpeculator
 from tgi_core.engine.speculators.eagle3_files import STATES, Eagle3Config, Eagle3Tensors
 from tgi_core.engine.speculators.eagle3_layers import Eagle3Layers
 from tgi_core.engine.speculators.files import MOST, SpeculatorConfig
@@ -70,20 +63,18 @@ def open_eagle3(
     return speculator
 
 
-class Eagle3Speculator(CachedSpeculator):
-    """See `CachedSpeculator`; a row's tokens are those of the model without the first."""
+class Eagle3Speculator(ChainedSpeculator):
+    """See `ChainedSpeculator`."""
 
     name = "eagle3"
 
     def __init__(
         self, layers: Eagle3Layers, layer: AttentionLayer, provider: AttentionProvider, kit: DeviceKit, shape: ModelShape
     ) -> None:
-        super().__init__(shape.max_positions + MOST, layers.num_bytes, behind=1)
+        super().__init__(shape.max_positions + MOST, layers.num_bytes, kit.device)
         self._layers, self._layer, self._provider, self._kit, self._shape = layers, layer, provider, kit, shape
         self._stored_dtype = shape.dtype if kit.kv_cache_dtype is None else kit.kv_cache_dtype.dtype
         self._cache: PagedCache | None = None
-        self._hidden = torch.empty(0)
-        """The hidden states before the newest guesses [guesses, hidden]."""
 
     def block_bytes(self, block_size: int) -> int:
         """See `CacheBeside`."""
@@ -104,35 +95,15 @@ class Eagle3Speculator(CachedSpeculator):
         """See `Speculator.release`."""
         self._cache = None
 
-    def begin(self, guesses: Sequence[Guess], logits: StepLogits) -> list[int]:
-        """See `CachedSpeculator.begin`."""
-        if logits.layers is None:
-            raise RuntimeError("a step without hidden states")
-        row_inputs = [guess.row_input for guess in guesses]
-        step = build(row_inputs, self._cache_in_use().block_size, self._kit.device)
-        return self._run(self._layers.combined(_taken(logits.layers, step)), row_inputs, step)
+    def combined(self, states: Tensor) -> Tensor:
+        """See `ChainedSpeculator.combined`."""
+        return self._layers.combined(states)
 
-    def go_on(self, guesses: Sequence[Guess]) -> list[int]:
-        """See `CachedSpeculator.go_on`."""
-        row_inputs = [guess.next() for guess in guesses]
-        return self._run(self._hidden, row_inputs, build(row_inputs, self._cache_in_use().block_size, self._kit.device))
-
-    def _run(self, hidden: Tensor, row_inputs: Sequence[RowInput], step: StepMetadata) -> list[int]:
-        last = dict(zip((row_input.row.request.id for row_input in step.order), (step.cu_seqlens[1:] - 1).tolist(), strict=True))
-        keep = torch.tensor([last[row_input.row.request.id] for row_input in row_inputs if row_input.yields], dtype=torch.int64)
-        with torch.inference_mode():
-            tokens, self._hidden = self._layers(hidden, step, self._cache_in_use().layers[0], keep.to(self._kit.device))
-        found: list[int] = tokens.tolist()
-        return found
+    def run_layers(self, hidden: Tensor, step: StepMetadata, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ChainedSpeculator.run_layers`."""
+        return self._layers(hidden, step, self._cache_in_use().layers[0], keep)
 
     def _cache_in_use(self) -> PagedCache:
         if self._cache is None:
             raise RuntimeError("run before reserve")
         return self._cache
-
-
-def _taken(layers: LayerStates, step: StepMetadata) -> Tensor:
-    """The hidden states [tokens, 3 · hidden] of a step's tokens, which come first among the rows' tokens in the model's step."""
-    firsts = [(layers.first[row_input.row.request.id], row_input.take) for row_input in step.order]
-    places = torch.cat([torch.arange(first, first + take) for first, take in firsts])
-    return layers.states[places.to(layers.states.device)]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tgi_core.backend import Kernel
+from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.drafts import allow_drafts
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import CANNOT_GO_BACK
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.runner import KeepsHidden, Runner
 from tgi_core.engine.speculators.base import PART, Speculator
 from tgi_core.engine.speculators.cached import unshared_blocks
+from tgi_core.engine.speculators.chained import KeepsTokens
 from tgi_core.engine.speculators.draft_model import DraftModel, PagedModel
 from tgi_core.engine.speculators.eagle3 import KeepsLayers, open_eagle3
 from tgi_core.engine.speculators.files import SpeculatorConfig
@@ -21,6 +24,9 @@ from tgi_core.engine.speculators.heads import Heads, HeadSpeculator
 from tgi_core.engine.speculators.medusa import MedusaHeads
 from tgi_core.engine.speculators.mlp import MlpSpeculator
 from tgi_core.speculator_files import MEDUSA, is_eagle3, is_speculator
+
+if TYPE_CHECKING:
+    from tgi_core.engine.models.build import ModelSource
 
 _log = logging.getLogger("tgi_core.engine")
 
@@ -47,6 +53,32 @@ def open_speculator(
         speculator = _head_speculator(directory, runner, shape, kit, config)
     else:
         speculator = _draft_model(open_runner(directory), runner, shape, config)
+    return _told(speculator)
+
+
+def open_own_layers(
+    open_source: Callable[[], ModelSource], runner: Runner, shape: ModelShape, kit: DeviceKit, progress: Progress
+) -> tuple[Speculator | None, Kernel]:
+    """The layers for multi-token prediction that a model brings, for its `runner`; and their name, or why they are not used. Raises
+    InvalidModel for damaged files, Unsupported."""
+    speculator: Speculator | str
+    if getattr(runner, "stateful", False):
+        speculator = CANNOT_GO_BACK
+    elif not isinstance(runner, KeepsTokens):
+        speculator = _ROW_BY_ROW
+    elif refused := runner.keep_tokens():
+        speculator = refused
+    elif (drafts := allow_drafts(runner, exact=True)).name == "none":  # before the layer is loaded, which may be large
+        speculator = drafts.reason
+    else:
+        # transformers takes seconds to import
+        from tgi_core.engine.speculators.mtp import open_mtp
+
+        speculator = open_mtp(open_source(), runner, shape, kit, progress)
+    return _told(speculator)
+
+
+def _told(speculator: Speculator | str) -> tuple[Speculator | None, Kernel]:
     if isinstance(speculator, str):
         return None, Kernel(PART, "none", speculator)
     _log.info("speculator: %s, which guesses up to %d tokens", speculator.name, speculator.most)
