@@ -166,7 +166,8 @@ class OpenOptions:
     device may use its own variant (float8_e4m3fnuz for float8_e4m3fn). `compile_cache` is a directory for compiled programs, which
     may not exist yet and which sessions of other models, versions and ranks may share; "" for none. `quantize` is "int8", "int4" or "fp8"
     to round the weights of linear layers to such codes when a checkpoint is loaded that is not quantized; "" keeps them. `speculator` is
-    the directory of a checkpoint that guesses the model's next tokens, such as Medusa heads or a smaller model; "" for none.
+    the directory of a checkpoint that guesses the model's next tokens, such as Medusa heads or a smaller model, or the model's own if it
+    brings layers for that; "" for none.
     """
 
     model: str

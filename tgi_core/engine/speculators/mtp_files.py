@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from tgi_core.backend import InvalidModel, Progress
 from tgi_core.engine.models.build import text_config
-from tgi_core.engine.models.loading import fill, finished
+from tgi_core.engine.models.loading import fill, finished, sees_images
 from tgi_core.engine.models.sources import Source, find_sources
 from tgi_core.engine.quantization.stored import StoredWeights
 from tgi_core.engine.speculators.mtp_layer import NoLayer, empty_layer, path_of
@@ -49,7 +49,9 @@ class MtpFiles:
     """The first of the layers: in models with several, it guesses all tokens."""
 
     def __init__(self, config: PretrainedConfig, stored: StoredWeights) -> None:
-        """Raises NoLayer if the files hold none."""
+        """Raises NoLayer if the files hold none, or of another kind."""
+        if sees_images(config):
+            raise NoLayer("multi-token prediction runs for models of text alone")
         places = [(layout, layout.prefix.format(text_config(config).num_hidden_layers)) for layout in LAYOUTS]
         held = [(layout, at) for layout, at in places if any(name.startswith(at) for name in stored.by_name)]
         if not held:
