@@ -24,13 +24,14 @@ from tgi_core.engine.models.attention_layers import (
     use_ragged_attention,
 )
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
-from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.calling import Convention, ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, rounding_of, sees_images, tied_groups
+from tgi_core.engine.models.loading import build_empty, looks_at_images, rounding_of, sees_images, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.open_model import model_source
+from tgi_core.engine.planning.images import plan_images_in_layers
 from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
 from tgi_core.engine.quantization.linear import Linears
@@ -61,10 +62,14 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
     probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
     try:
         # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
-        call, seen = use_ragged_attention(probe.eval(), whole_prompts=sees_images(source.config) and not_causal(probe))
+        convention = Convention(whole_prompts=sees_images(source.config) and not_causal(probe))
+        call, seen = use_ragged_attention(probe.eval(), convention=convention)
         with observed_inputs(probe) as inputs:
             probe_forward(probe, call)
-        return _ragged(model, list(inputs), call, seen, shape, stored, kit, free_bytes)
+        runner, shape = _ragged(model, list(inputs), call, seen, shape, stored, kit, free_bytes)
+        if looks_at_images(source.config):
+            shape = plan_images_in_layers(runner, probe, PlannedKit.of(kit, free_bytes, shape.weight_bytes).free_bytes())
+        return runner, shape
     except NotRagged as reason:
         return _row_by_row(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
@@ -114,7 +119,7 @@ def _ragged(
     stored: StoredWeights,
     kit: DeviceKit,
     free_bytes: int | None,
-) -> tuple[Runner, ModelShape]:
+) -> tuple[PlannedRunner, ModelShape]:
     def refusal(provider: AttentionProvider) -> str:
         if call.whole_prompts and not provider.sees_ahead:
             return SEES_NOTHING_AHEAD
