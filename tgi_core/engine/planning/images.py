@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 from tgi_core.backend import Kernel
 from tgi_core.engine.media.cross import CrossVision
 from tgi_core.engine.media.opening import _SHARE as SHARE
-from tgi_core.engine.media.tower import SEEN_TILES
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.planning.runners import PlannedRunner
 from tgi_core.media.features import ImageFeatures
@@ -28,7 +27,7 @@ def plan_images_in_layers(runner: PlannedRunner, model: PreTrainedModel, free_by
 
 
 def _blank_image(model: PreTrainedModel) -> ImageFeatures:
-    """What a processor makes of an image: tiles [1, 1, tiles, channels, height, width], all of them seen by one placeholder."""
+    """What a processor makes of an image: tiles [1, 1, tiles, channels, height, width]."""
     vision = model.config.vision_config
     tiles, size = vision.max_num_tiles, vision.image_size
     return ImageFeatures(
@@ -37,6 +36,5 @@ def _blank_image(model: PreTrainedModel) -> ImageFeatures:
             "pixel_values": np.zeros((1, 1, tiles, vision.num_channels, size, size), np.float32),
             "aspect_ratio_ids": np.ones((1, 1), np.int64),
             "aspect_ratio_mask": np.ones((1, 1, tiles), np.int64),
-            SEEN_TILES: np.ones((1, 1, 1, tiles), np.int64),
         },
     )

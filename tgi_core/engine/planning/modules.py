@@ -60,6 +60,7 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
     # in bfloat16: without values, some expert kernels accept nothing else
     probe = build_empty(deepcopy(source.config), torch.bfloat16, stored.most_elements) or model
+    _empty_buffers(probe)
     try:
         # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
         convention = Convention(whole_prompts=sees_images(source.config) and not_causal(probe))
@@ -77,6 +78,14 @@ def plan_modules(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) -
             f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         ) from error
+
+
+def _empty_buffers(model: PreTrainedModel) -> None:
+    """Take the values of buffers that a checkpoint has, such as the biases of a router, as if they were weights."""
+    for module in model.modules():
+        for name, value in module._buffers.items():
+            if value is not None and name not in module._non_persistent_buffers_set:
+                module._buffers[name] = value.to("meta")
 
 
 def _encoder_decoder(
