@@ -196,8 +196,9 @@ def test_idefics(tmp_path: Path) -> None:
     """The first Idefics, of which transformers computes nothing without an image: the server does not start, and says why."""
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     tower = {"embed_dim": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
-    config = transformers.IdeficsConfig(vocab_size=512, **sizes, vision_config={**tower, "patch_size": 7})
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    config = transformers.IdeficsConfig(vocab_size=len(tokenizer), **sizes, vision_config={**tower, "patch_size": 7})
     transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(DEMO).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     done = run("serve", str(tmp_path), "--backend", "cpu")
     assert done.returncode == 1 and "model type 'idefics' cannot be run: " in done.stderr and "Traceback" not in done.stderr
