@@ -175,6 +175,8 @@ class Oracle:
             return "a step that was given up must not be read"
         if isinstance(call, Read) and call.step in self.steps and call.step != min(self.steps):
             return "steps must be read in order"
+        if isinstance(call, Prefill) and self.capabilities.whole_prompts and _cuts_a_prompt(call):
+            return "a prompt that must run whole ends in a later step"
         return "a block has two owners" if isinstance(call, Prefill | Decode) and self._shares_blocks(call) else ""
 
     def _live_ids(self) -> set[int]:
@@ -360,3 +362,8 @@ class Oracle:
     def _drop(rows: Iterable[OracleRow]) -> None:
         for row in rows:
             row.live = False
+
+
+def _cuts_a_prompt(call: Prefill) -> bool:
+    """Return whether a request begins with a part of its prompt, whose tokens would not see the rest."""
+    return any(request.cached + request.take < request.prompt_len for request in call.batch)

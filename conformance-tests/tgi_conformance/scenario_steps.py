@@ -11,6 +11,7 @@ from typing import Any
 
 from tgi_conformance.baseline import all_wants
 from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref, sentence
+from tgi_conformance.golden import Golden
 from tgi_conformance.masks import PHASES
 from tgi_conformance.oracle import OracleRow
 from tgi_conformance.session_driver import SessionDriver
@@ -108,10 +109,13 @@ class Stage:
         want: OutputOptions = PLAIN,
         **fields: object,
     ) -> Request:
-        """Build a request with blocks for the tokens it takes; `shares` is the request whose first `cached` tokens it reuses."""
+        """Build a request with blocks for the tokens it takes; `shares` is the request whose first `cached` tokens it reuses. Where prompts
+        run whole, only as much of the text is its prompt as its first step takes; of a golden transcript, the step takes all of it."""
         tokens = self.folded(prompt)
         name, cached = id or self._new_id(), int(str(fields.pop("cached", 0)))
         took = len(tokens) - cached if take is None else take
+        if self.capabilities.whole_prompts and isinstance(self.play.judge.yardstick, Golden):
+            took = max(took, int(str(fields.get("prompt_len", len(tokens)))) - cached)
         shares = fields.pop("shares", None)
         self._held[name] = [[] for _ in self._free]
         tables = []
@@ -119,7 +123,15 @@ class Stage:
             prefix = shares.blocks[index][: cached // group.block_size] if isinstance(shares, Request) else ()
             tables.append((*prefix, *self._allocate(name, index, len(prefix), cached + took)))
         made = Request(name, tokens, len(tokens), cached, tuple(tables), took, sampling, want)
-        return replace(made, **fields)  # type: ignore[arg-type]
+        made = replace(made, **fields)  # type: ignore[arg-type]
+        return replace(made, prompt_len=self._prompt(made.prompt_len, cached + took))
+
+    def _prompt(self, length: int, first: int) -> int:
+        """Return how many of a row's first tokens are its prompt, of `length` that could be. Where prompts run whole, they are in its first
+        step, which ends at `first`, and in its first block: its other blocks can then be shared, as they do not depend on later tokens."""
+        if not self.capabilities.whole_prompts or isinstance(self.play.judge.yardstick, Golden):
+            return length
+        return min(length, first, *(group.block_size for group in self.capacity.groups))
 
     def doomed(self, prompt: Sequence[int], **fields: Any) -> Request:
         """Build a request that fails after a few tokens: through its mask, or by the session's own means where masks are not
@@ -149,7 +161,8 @@ class Stage:
     ) -> Request:
         """Build a request without blocks, for the yardstick only."""
         tokens = self.folded(prompt)
-        return Request(1, tokens, len(tokens) if prompt_len is None else prompt_len, 0, (), len(tokens), sampling, want)
+        known = self._prompt(len(tokens) if prompt_len is None else prompt_len, len(tokens))
+        return Request(1, tokens, known, 0, (), len(tokens), sampling, want)
 
     def grant(self, row: OracleRow, take: int = 1) -> Grant:
         """Grant a row `take` tokens, with the blocks it lacks."""

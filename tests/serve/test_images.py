@@ -179,6 +179,31 @@ def test_hostile_images_change_no_other_answer(server: ServerProcess) -> None:
     assert all("image 1" in each.json()["error"]["message"] for each in answers)
 
 
+def test_a_damaged_image_behind_a_sound_one(server: ServerProcess) -> None:
+    """One clear 422 that names it, before any step, in chats, streams and Markdown; rows that decode meanwhile make the tokens that they
+    make alone."""
+    damaged = [data for name, data in hostile() if name.startswith(("half", "the beginning"))]
+    sound = encoded(image(5, 50, 40))
+    alone, words = said(ask(server, "Go on", sound, max_tokens=200)), "Both"
+    before = prefills(server)
+    streamed = [ask(server, words, sound, data, stream=True) for data in damaged[:2]]
+    body = {"inputs": f"![]({url(sound)})![]({url(damaged[0])})Both?", "parameters": {"max_new_tokens": 5}}
+    native = httpx.post(f"{server.url}/generate", json=body, timeout=120)
+    assert prefills(server) == before > 0 and native.status_code == 422 and "image 2" in native.json()["error"]
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(ask, server, "Go on", sound, max_tokens=200) for _ in range(3)]
+        refused = [*streamed, *pool.map(lambda data: ask(server, words, sound, data), damaged)]
+        assert [said(each.result()) for each in running] == [alone] * 3
+    assert {each.status_code for each in refused} == {422}
+    assert all("image 2" in each.json()["error"]["message"] for each in refused)
+
+
+def prefills(server: ServerProcess) -> float:
+    """Steps with new prompts so far."""
+    found = re.search(r'^tgi_batch_inference_count\{method="prefill"\} (\S+)', metrics(server), re.MULTILINE)
+    return float(found.group(1)) if found else 0.0
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_shard(server: ServerProcess) -> None:
     """Requests with images go on after kill -9 of the shard, with the same tokens, though the new shard has none of their features."""

@@ -10,21 +10,25 @@ from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import transformers
+from transformers import AutoTokenizer
 
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded
-from tests.serve.process import ServerProcess, served
+from tests.serve.process import ServerProcess, run, served
 from tgi_core.media.processor import MediaProcessor
+from tgi_core.model_files import DEMO
 
 needs_torchvision = pytest.mark.skipif(
     find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
 )
 SERVED = (
-    *("idefics2", "idefics3", "llava_next", "gemma3"),
+    *("idefics2", "idefics3", "llava_next", "gemma3", "mllama", "paligemma"),
     *(pytest.param(family, marks=needs_torchvision) for family in ("qwen2_vl", "smolvlm")),
 )
 TEMPLATE = (
@@ -186,3 +190,15 @@ def test_bad_images(client: Client, bad: str) -> None:
     streamed = client.post("/v1/chat/completions", message(bad) | {"stream": True}, 422)
     assert WRONG[bad].lower() in json.dumps(streamed).lower()
     assert client.chat(CHICKEN)["usage"]["completion_tokens"] >= 1
+
+
+def test_idefics(tmp_path: Path) -> None:
+    """The first Idefics, of which transformers computes nothing without an image: the server does not start, and says why."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tower = {"embed_dim": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    config = transformers.IdeficsConfig(vocab_size=len(tokenizer), **sizes, vision_config={**tower, "patch_size": 7})
+    transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    done = run("serve", str(tmp_path), "--backend", "cpu")
+    assert done.returncode == 1 and "model type 'idefics' cannot be run: " in done.stderr and "Traceback" not in done.stderr

@@ -44,8 +44,10 @@ FAMILIES = (
     "doge",
     "mamba",
     "lfm2",
+    "deepseek_v32",
+    "glm_moe_dsa",
 )
-"""Types that run from a table, through transformers' modules with a paged cache, with their own cache, and with states."""
+"""Types that run from a table, through transformers' modules with a paged cache, with their own cache, with states, and with an index."""
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, num_blocks=None)
 
 
@@ -120,6 +122,16 @@ def test_prompts_that_see_their_own_future_are_planned(family: str, tmp_path: Pa
     assert planned.whole_prompts and found.whole_prompts and expected.groups == capacity.groups
     names = [{kernel.name for kernel in each.kernels if kernel.part == "attention"} for each in (planned, found)]
     assert names == [{"torch"}, {"torch"}]
+
+
+def test_images_that_layers_look_at_are_planned(tmp_path: Path) -> None:
+    """What a load keeps for their keys and values, and no part of that memory is promised twice."""
+    model, memory_bytes = save_model("mllama", tmp_path / "model"), 24 << 20
+    (_, expected), (_, capacity) = (opened(model, loaded, dtype="float32") for loaded in (False, True))
+    assert memory(expected, "images") == memory(capacity, "images") > 0 and expected.groups == capacity.groups
+    plan = WarmupPlan(max_rows=2, max_row_tokens=64, max_step_tokens=16)
+    small = find("cpu").plan(OpenOptions(str(model), dtype="float32"), silent, memory_bytes).warmup(plan, silent)
+    assert memory(small, "images") > 0 and sum(item.num_bytes for item in small.memory) <= memory_bytes
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "qwen3", "mistral"])

@@ -22,6 +22,7 @@ from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.cache_names import CACHE_NAMES, cache_name
+from tgi_core.engine.models.calling import PLAIN, Convention
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.prompt_scores import prompt_logprobs
@@ -31,12 +32,12 @@ from tgi_core.engine.runner import StepLogits, following_tokens
 class HFCacheModel:
     """Calls a model with its own cache. A model that returns none, or is not `cached`, is run over the whole row every time."""
 
-    def __init__(self, model: PreTrainedModel, cached: bool = True, agree: Agree = int) -> None:
-        self.model, self._cached = model, cached
+    def __init__(self, model: PreTrainedModel, cached: bool = True, agree: Agree = int, convention: Convention = PLAIN) -> None:
+        self.model, self._cached, self._convention = model, cached, convention
         self._takes = set(inspect.signature(model.forward).parameters)
-        # One row has no padding, so a mask of ones has no effect, unless positions are computed from it. State-space models
-        # compute wrong results with one: they multiply it into their tokens.
-        self._masked = "position_ids" not in self._takes and not model._is_stateful
+        # One row has no padding, so a mask of ones has no effect, unless positions are computed from it, or the window of masks that are
+        # only made from one. State-space models compute wrong results with one: they multiply it into their tokens.
+        self._masked = not model._is_stateful
         self.head: OutputHead | None = None
         """The output head, if it can run separately on every rank."""
         self._separate_head(agree)
@@ -87,14 +88,15 @@ class HFCacheModel:
                 cache[name] = getattr(output, name)
 
     def _arguments(self, tokens: list[int], start: int, cache: dict[str, Any], keep: int) -> dict[str, Any]:
-        if start and not any(value is not None for value in cache.values()):
+        if self._convention.whole_rows or not any(value is not None for value in cache.values()):
             start = 0
         ids, end = torch.tensor([tokens[start:]], device=self.model.device), len(tokens)
         positions = torch.arange(start, end, device=ids.device)
         mask = {"attention_mask": torch.ones(1, end, dtype=torch.long, device=ids.device)} if self._masked else {}
+        placed = {} if self._convention.counts_positions else {"position_ids": positions.unsqueeze(0)}
         return {
             "input_ids": ids,
-            "position_ids": positions.unsqueeze(0),
+            **placed,
             "cache_position": positions,
             "use_cache": self._cached,
             "logits_to_keep": keep,
@@ -118,11 +120,13 @@ class HFCacheRunner:
         agree: Agree = int,
         reason: str = "",
         cached: bool = True,
+        convention: Convention = PLAIN,
     ) -> None:
         """Without `cached`, a row's tokens are all computed again in every step."""
         name = "the model's own, row by row" if cached else "the model's own, over the whole row in every step"
         self.kernels: tuple[Kernel, ...] = (Kernel("attention", name, reason),)
-        self._model, self._kit, self._adapters, self.agree = HFCacheModel(model, cached, agree), kit, adapters, agree
+        self._kit, self._adapters, self.agree = kit, adapters, agree
+        self._model = HFCacheModel(model, cached, agree, convention)
         self.shape = replace(shape, whole_head=self._model.head is None)
         self._slots: dict[int, dict[str, Any]] = {}
         self.block_sizes = (shape.max_positions,)

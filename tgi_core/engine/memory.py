@@ -63,7 +63,7 @@ def plan_capacity(
         spare_bytes += beside.spare_bytes(rows, plan.draft, step_tokens, block_size)
     if shares is None:
         shares = (Memory("activations", shape.activation_bytes(rows * (1 + plan.draft), step_tokens)),)
-    free = kit.free_bytes() - spare_bytes - sum(share.num_bytes for share in shares)
+    free = kit.free_bytes() - shape.image_bytes - spare_bytes - sum(share.num_bytes for share in shares)
     row_tokens = min(plan.max_row_tokens or shape.max_positions, shape.max_positions)
     sizes = CacheSizes(plan, rows, row_tokens, step_tokens, block_size, block_bytes, windows)
     groups = sizes.groups(max(0, free), agree)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,8 +28,9 @@ from tgi_core.engine.models.attention_layers import (
     probe_forward,
     use_ragged_attention,
 )
-from tgi_core.engine.models.build import ModelSource, ids_without_logits, shape_of
-from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.build import ModelSource, first_position, ids_without_logits, shape_of
+from tgi_core.engine.models.calling import Convention, ModelCall
+from tgi_core.engine.models.generating import counts_positions, generated_logits, plain_logits
 from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.loading import tied_groups
 from tgi_core.engine.models.merging import observed_inputs
@@ -44,7 +44,7 @@ from tgi_core.engine.runner import Runner
 from tgi_core.engine.selection import first_supported
 from tgi_core.engine.self_check import OWN_CACHE_CHUNKS, RAGGED_CHUNKS, Expected, check_runner, probe_ids
 from tgi_core.engine.state_runner import StateRunner
-from tgi_core.engine.whole_prompts import answers_apart, prompt_and_answer_logits, sees_whole_prompts
+from tgi_core.engine.whole_prompts import prompt_and_answer_logits, sees_whole_prompts
 from tgi_core.errors import one_line
 
 _log = logging.getLogger("tgi_core.engine")
@@ -70,7 +70,11 @@ def select_runner(
     whole_prompts = sees_whole_prompts(model, probe_ids(shape.vocab_size))
     if whole_prompts and (collectives is not None or kit.queue() is not None):
         raise InvalidModel(f"{_WHOLE_PROMPTS.format(model.config.model_type)}: this engine runs them on CPUs, with one rank")
-    expected = expected_logits(model, adapters, probe_ids(shape.vocab_size), whole_prompts)
+    convention, given = Convention(whole_prompts, counts_positions(model)), list[int]()
+    if convention.counts_positions:
+        shape = replace(shape, max_positions=max(1, shape.max_positions - first_position(model.config)))
+    expected = expected_logits(model, adapters, probe_ids(shape.vocab_size), whole_prompts, given)
+    convention = replace(convention, whole_rows=len(given) > 1 and given[1] > 1)
     adapters.pack(kit.lora_kernel)
     shape = replace(shape, adapter_bytes=adapters.num_bytes)
     images = plan_images(model, source.directory, whole_prompts)
@@ -78,7 +82,7 @@ def select_runner(
     sees_ahead = isinstance(images, ImageCheck) and images.sees_ahead and collectives is None and kit.queue() is None
     while True:
         try:
-            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead, whole_prompts)
+            runner = _ragged(model, expected, shape, source, kit, progress, adapters, agree, sees_ahead, convention)
             told = offer_images(runner, runner.model, images, kit.free_bytes()) if isinstance(images, ImageCheck) else images
             if told is not None:
                 runner.kernels = (*runner.kernels, told)
@@ -96,7 +100,7 @@ def select_runner(
     name_attention(model, default_attention(model))
     adapters.install(model)
     shape = replace(shape, vocab_size=shape.vocab_size - ids_without_logits(model))
-    own, shape = _row_by_row(model, expected, shape, kit, adapters, agree, why_own)
+    own, shape = _row_by_row(model, expected, shape, kit, adapters, agree, why_own, convention)
     if images is not None:
         told = images if isinstance(images, Kernel) else refused(model, f"this engine does not compute its attention: {why_own}")
         own.kernels = (*own.kernels, told)
@@ -104,7 +108,14 @@ def select_runner(
 
 
 def _row_by_row(
-    model: PreTrainedModel, expected: Expected, shape: ModelShape, kit: DeviceKit, adapters: Adapters, agree: Agree, reason: str
+    model: PreTrainedModel,
+    expected: Expected,
+    shape: ModelShape,
+    kit: DeviceKit,
+    adapters: Adapters,
+    agree: Agree,
+    reason: str,
+    convention: Convention,
 ) -> tuple[RowRunner | HFCacheRunner, ModelShape]:
     """A runner for a model that the ragged engine cannot run for this reason: over paged blocks if its cache fits in them, else with its
     own cache, or without one; the same on all ranks. Raises InvalidModel."""
@@ -114,34 +125,22 @@ def _row_by_row(
             "at the text's last token"
         )
     try:
-        runner = RowRunner(model, shape, kit, adapters, agree, reason)
+        runner = RowRunner(model, shape, kit, adapters, agree, reason, convention)
         check_runner(runner, expected, RAGGED_CHUNKS)
         return runner, runner.shape
     except MODEL_ERRORS as error:
         _log.warning("%s runs with its own cache, one row at a time: %s", model.config.model_type, error)
         reason = f"{reason}; {one_line(error)}"
-    # Over the whole row in every step, only if that is what `generate` computes: a prompt that sees all of itself, but none of the answer,
-    # is computed otherwise.
-    for cached in (True,) if answers_apart(model, probe_ids(shape.vocab_size)) else (True, False):
-        own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached)
+    for cached in (True, False):
+        own = HFCacheRunner(model, shape, kit, adapters, agree, reason, cached, convention)
         try:
-            check_runner(own, expected if cached else _without_later_tokens(model, adapters, expected), OWN_CACHE_CHUNKS)
+            check_runner(own, expected, OWN_CACHE_CHUNKS)
             return own, own.shape
         except MODEL_ERRORS as error:
             last = one_line(error)
             _log.warning("%s: not %s: %s", model.config.model_type, own.kernels[0].name, last)
             reason = f"{reason}; {last}"
     raise InvalidModel(f"model type {model.config.model_type!r} cannot be run for many rows: {last}")
-
-
-def _without_later_tokens(model: PreTrainedModel, adapters: Adapters, expected: Expected) -> Expected:
-    """The reference of a model that lets a token see later ones: the logits after each token, from a run that ends with it."""
-    found: Expected = {}
-    for name, logits in expected.items():
-        ids = probe_ids(logits.shape[-1])
-        with adapters.whole(name):
-            found[name] = torch.stack([plain_logits(model, ids[: end + 1])[-1] for end in range(len(ids))])
-    return found
 
 
 def _ragged(
@@ -154,13 +153,13 @@ def _ragged(
     adapters: Adapters,
     agree: Agree,
     sees_ahead: bool,
-    whole_prompts: bool,
+    convention: Convention,
 ) -> RaggedRunner:
     """The ragged engine, self-checked with the model's own modules, then with the device's linear kernels and the adapters: those are kept
     if they pass as well."""
     if adapters.partial:
         raise NotRagged(f"adapters change {min(adapters.partial)}, which gets only some of a step's tokens")
-    call, seen_layers = use_ragged_attention(model, agree, whole_prompts)
+    call, seen_layers = use_ragged_attention(model, agree, convention)
     if call.states is not None and (inside := adapters.inside(call.states.layers)):
         raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
@@ -175,7 +174,7 @@ def _ragged(
     except MODEL_ERRORS as reason:
         _log.warning("%s keeps its own modules: %s", model.config.model_type, reason)
         model = source.build(progress)
-        call, _ = use_ragged_attention(model, agree, whole_prompts)
+        call, _ = use_ragged_attention(model, agree, convention)
         adapters.install(model)
         kernels = (*runner.kernels, Kernel("linear", "transformers' own", one_line(reason)))
         runner = type(runner)(call, runner.layers, shape, kit, runner.provider, adapters, agree)
@@ -256,20 +255,6 @@ def _with_attention(
     return found
 
 
-def plain_logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """Logits [tokens, vocabulary] as transformers computes them, with the arguments of `generate`. Raises InvalidModel."""
-    # With a cache, since in transformers 4 layers that share keys and values (Gemma 3n) do so through it, or not at all.
-    arguments = {"input_ids": torch.tensor([ids], device=model.device), "use_cache": True}
-    arguments["position_ids"] = torch.arange(len(ids), device=model.device).unsqueeze(0)
-    takes = inspect.signature(model.forward).parameters
-    try:
-        with torch.inference_mode():
-            logits: Tensor = model(**{name: value for name, value in arguments.items() if name in takes}).logits[0]
-    except MODEL_ERRORS as error:
-        raise InvalidModel(f"model type {model.config.model_type!r} cannot be run: {one_line(error)}") from error
-    return logits
-
-
 def adds_tokens(model: PreTrainedModel) -> bool:
     """Whether `generate` gives the model more tokens than the text has, such as a mask to be filled in (XLM, XLNet)."""
     ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
@@ -280,17 +265,21 @@ def adds_tokens(model: PreTrainedModel) -> bool:
     return prepared is not None and prepared.shape[1] > ids.shape[1]
 
 
-def expected_logits(model: PreTrainedModel, adapters: Adapters, ids: list[int], whole_prompts: bool = False) -> Expected:
-    """The reference of the self-check: the model's logits without an adapter, and with some of them. With `whole_prompts`, the tokens of
-    the check's first chunk are a prompt, and see each other. Raises InvalidModel."""
+def expected_logits(
+    model: PreTrainedModel, adapters: Adapters, ids: list[int], whole_prompts: bool, given: list[int]
+) -> Expected:
+    """The reference of the self-check: the logits that `generate` gets without an adapter, and with some of them. With `whole_prompts`, the
+    tokens of the check's first chunk are a prompt, and see each other. `given`: see `generated_logits`. Raises InvalidModel."""
 
     def logits() -> Tensor:
-        return prompt_and_answer_logits(model, ids, RAGGED_CHUNKS[0]) if whole_prompts else plain_logits(model, ids)
+        if whole_prompts:
+            return prompt_and_answer_logits(model, ids, RAGGED_CHUNKS[0])
+        return generated_logits(model, ids, len(ids) - 1, given)
 
-    with adapters.watched(model, len(ids)):
-        expected: Expected = {None: plain_logits(model, ids)}
-    if whole_prompts:
-        expected[None] = logits()
+    if adapters.names:
+        with adapters.watched(model, len(ids)):
+            plain_logits(model, ids)
+    expected: Expected = {None: logits()}
     adapters.install(model)
     for name in adapters.to_check():
         with adapters.whole(name):

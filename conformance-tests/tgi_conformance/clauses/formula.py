@@ -21,9 +21,9 @@ _ROUNDED = 0.05
 _SEEDS = (0, 1, 2, 3, 12345, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1)
 
 
-def distribution(scene: Scene, stage: Stage, tokens: Sequence[int]) -> Scores:
+def distribution(scene: Scene, stage: Stage, tokens: Sequence[int], prompt_len: int | None = None) -> Scores:
     """Return the logprobs of all possible next tokens, as a greedy row reports them."""
-    request = stage.outline(tokens, want=OutputOptions(True, stage.capabilities.vocab_size))
+    request = stage.outline(tokens, want=OutputOptions(True, stage.capabilities.vocab_size), prompt_len=prompt_len)
     tops = scene.makes_alone(request, 1)[0].top[0]
     return {top.id: top.logprob for top in tops}
 
@@ -39,8 +39,8 @@ def _compare(
     compared = 0
     for context in contexts or map(stage.varied, _CONTEXTS):
         tokens = stage.folded(context)
-        known = len(tokens) if prompt_len is None else prompt_len
-        plain = distribution(scene, stage, tokens)
+        known = stage.outline(tokens, prompt_len=prompt_len).prompt_len
+        plain = distribution(scene, stage, tokens, known)
         for how in map(stage.seeded, hows):
             request = stage.outline(tokens, how, want=OutputOptions(True), prompt_len=known)
             row = scene.makes_alone(request, 1)[0]

@@ -59,7 +59,7 @@ def _plain(request: Request, tokens: Sequence[int], want: OutputOptions) -> Requ
         watermark, gamma = request.sampling.watermark, request.sampling.watermark_gamma
         how = Sampling(repetition_penalty=penalty, watermark=watermark, watermark_gamma=gamma)
     fields = {"cached": 0, "take": length, "masked": False, "blocks": ()}
-    return replace(request, tokens=tuple(tokens), prompt_len=length, sampling=how, want=want, **fields)  # type: ignore[arg-type]
+    return replace(request, tokens=tuple(tokens), sampling=how, want=want, **fields)  # type: ignore[arg-type]
 
 
 def _repetition(stage: Stage, ask: Ask, request: Request) -> None:
@@ -183,9 +183,7 @@ def _prompt(ask: Ask, request: Request, values: Sequence[float | None], *, whole
     Without `whole`, the row left before its prompt was complete, and has only the first ones.
     """
     prompt = request.tokens[: request.prompt_len]
-    plain = replace(
-        _plain(request, request.tokens, OutputOptions(False, 0, True)), prompt_len=request.prompt_len, sampling=Sampling()
-    )
+    plain = replace(_plain(request, request.tokens, OutputOptions(False, 0, True)), sampling=Sampling())
     expected = ask(plain, 1)[0].prompt_logprobs
     expected = expected if whole else expected[: len(values)]
     same = len(values) == len(expected) and all(

@@ -15,7 +15,7 @@ from tgi_conformance.scenario import Scene
 from tgi_conformance.scenario_steps import PLAIN, Stage
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.target import prefix_plan, small_plan
-from tgi_conformance.verdict import Level, NotReached, Violation
+from tgi_conformance.verdict import DoesNotApply, Level, NotReached, Violation
 from tgi_core.backend import Feature, OutputOptions, Request, Unsupported
 
 
@@ -182,6 +182,8 @@ def chunks(scene: Scene) -> None:
     """In chunks of three and of seven tokens."""
     for chunk in (3, 7):
         stage = _stage(scene)
+        if stage.capabilities.whole_prompts:
+            raise DoesNotApply("its prompts run whole")
         for case in _greedy(scene, 1):
             request = case_request(stage, case, take=chunk)
             stage.filter(stage.decode(finish(stage, stage.start(request), request.id, chunk), steps=2), ())

@@ -21,7 +21,7 @@ from tgi_core.engine.attention.interface import (
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.models.build import text_config
-from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.calling import PLAIN, Convention, ModelCall
 from tgi_core.engine.models.indexers import Indexes
 from tgi_core.engine.models.loading import language_model
 from tgi_core.engine.models.output_head import OutputHead, runs_apart
@@ -71,22 +71,22 @@ class ShapeRecorder:
 
 
 def use_ragged_attention(
-    model: PreTrainedModel, agree: Agree = int, whole_prompts: bool = False
+    model: PreTrainedModel, agree: Agree = int, convention: Convention = PLAIN
 ) -> tuple[ModelCall, ShapeRecorder]:
-    """Route a model's attention to this engine; `whole_prompts`: tokens of a prompt see each other. Returns how to call it, and its layers
-    in call order. Raises NotRagged, and what the model raises."""
+    """Route a model's attention to this engine. Returns how to call it, and its layers in call order. Raises NotRagged, and what the model
+    raises."""
     register()
     states, decoder = find_state_layers(model), language_model(model)
     if states is None and getattr(model, "_is_stateful", False):
         raise NotRagged("it keeps state besides keys and values")
     try:
         by_index = getattr(text_config(model.config), "index_topk", None)
-        call, seen = _by_index(model) if by_index else _through_interface(model, states, whole_prompts)
+        call, seen = _by_index(model, convention) if by_index else _through_interface(model, states, convention)
     except MODEL_ERRORS as error:
-        if states is not None or by_index or whole_prompts:
+        if states is not None or by_index or convention.whole_prompts:
             raise
         try:
-            call, seen = _traced(model)
+            call, seen = _traced(model, convention)
         except MODEL_ERRORS as other:
             ours = isinstance(other, NotRagged) and not getattr(decoder, "_supports_attention_backend", False)
             raise (other if ours else error) from None
@@ -95,7 +95,7 @@ def use_ragged_attention(
 
 
 def _through_interface(
-    model: PreTrainedModel, states: StateLayers | None, whole_prompts: bool
+    model: PreTrainedModel, states: StateLayers | None, convention: Convention
 ) -> tuple[ModelCall, ShapeRecorder]:
     """A model that calls transformers' attention interface."""
     decoder = language_model(model)
@@ -106,9 +106,9 @@ def _through_interface(
     ):
         raise NotRagged("its attention does not go through transformers' attention interface")
     decoder.set_attn_implementation(NAME)
-    if whole_prompts:
+    if convention.whole_prompts:
         _see_causally(decoder)
-    call = ModelCall(model, states, pad=getattr(model.config, "pad_token_id", None), whole_prompts=whole_prompts)
+    call = ModelCall(model, states, pad=getattr(model.config, "pad_token_id", None), convention=convention)
     padded = _skip_padding_check(model)
     try:
         seen = probe_forward(model, call)
@@ -134,23 +134,23 @@ def _see_causally(decoder: nn.Module) -> None:
             module.is_causal = True  # type: ignore[assignment]
 
 
-def _by_index(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+def _by_index(model: PreTrainedModel, convention: Convention) -> tuple[ModelCall, ShapeRecorder]:
     """A model whose layers attend to positions that an index selects."""
     indexes = Indexes(model)
     name_attention(model, INDEXED)
-    call = ModelCall(model, given=indexes.arguments)
+    call = ModelCall(model, given=indexes.arguments, convention=convention)
     _skip_padding_check(model)
     return call, probe_forward(model, call)
 
 
-def _traced(model: PreTrainedModel) -> tuple[ModelCall, ShapeRecorder]:
+def _traced(model: PreTrainedModel, convention: Convention) -> tuple[ModelCall, ShapeRecorder]:
     """A model that computes attention with plain operators."""
     name_attention(model, default_attention(model))
     pad = getattr(model.config, "pad_token_id", None)
     _skip_padding_check(model)
     traced = TracedAttention(model)
     name_attention(model, TRACED)
-    call = ModelCall(model, given=traced.arguments, pad=pad)
+    call = ModelCall(model, given=traced.arguments, pad=pad, convention=convention)
     seen = probe_forward(model, call)
     _check_window(model, seen)
     return call, seen

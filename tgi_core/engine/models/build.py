@@ -112,6 +112,12 @@ def max_positions(config: PretrainedConfig) -> int:
     return 0
 
 
+def first_position(config: PretrainedConfig) -> int:
+    """The position of a row's first token in a model that counts positions from the number after its padding token."""
+    pad = getattr(text_config(config), "pad_token_id", None)
+    return pad + 1 if isinstance(pad, int) else 0
+
+
 def shape_of(model: PreTrainedModel, dtype: torch.dtype) -> ModelShape:
     """The sizes of a model, from its config and parameters."""
     config = text_config(model.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,21 @@ from tgi_core.engine.models.states.finding import StateLayers
 _LEAST = -1e9
 
 
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """What `generate` does for a model besides running it causally over tokens at positions from zero."""
+
+    whole_prompts: bool = False
+    """Tokens of a prompt see each other."""
+    counts_positions: bool = False
+    """The model gets no positions, though it takes them; see `counts_positions`."""
+    whole_rows: bool = False
+    """The model gets all tokens of a row in every step, and leaves those out itself that its cache has."""
+
+
+PLAIN = Convention()
+
+
 class ModelCall:
     """Runs ragged steps of a model without a cache of its own.
 
@@ -33,13 +49,14 @@ class ModelCall:
         states: StateLayers | None = None,
         given: Callable[[], dict[str, Any]] | None = None,
         pad: int | None = None,
-        whole_prompts: bool = False,
+        convention: Convention = PLAIN,
     ) -> None:
         """`states` belong to its state layers. `given` makes the arguments of a step whose model needs a cache object. The token `pad` may
-        have no position. `whole_prompts`: tokens of a prompt see each other. Raises NotRagged."""
+        have no position. Raises NotRagged."""
         names = inspect.signature(model.forward).parameters
-        self.states, self.whole_prompts, self._given = states, whole_prompts, given
-        self.model, self._keeps, self._placed = model, "logits_to_keep" in names, "position_ids" in names
+        self.states, self.whole_prompts, self._given = states, convention.whole_prompts, given
+        self.model, self._keeps = model, "logits_to_keep" in names
+        self._placed = "position_ids" in names and not convention.counts_positions
         self._more_ids = ids_without_logits(model)
         self._table: PositionTable | None = None
         if not self._placed and given is None and (states is None or states.attending):

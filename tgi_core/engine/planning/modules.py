@@ -25,13 +25,14 @@ from tgi_core.engine.models.attention_layers import (
     use_ragged_attention,
 )
 from tgi_core.engine.models.build import ModelSource, is_encoder_decoder, shape_of
-from tgi_core.engine.models.calling import ModelCall
+from tgi_core.engine.models.calling import Convention, ModelCall
 from tgi_core.engine.models.linear_layers import linear_sizes
-from tgi_core.engine.models.loading import build_empty, put, rounding_of, sees_images, tied_groups
+from tgi_core.engine.models.loading import build_empty, looks_at_images, rounding_of, sees_images, tied_groups
 from tgi_core.engine.models.merging import observed_inputs
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.open_model import model_source
+from tgi_core.engine.planning.images import plan_images_in_layers
 from tgi_core.engine.planning.runners import PlannedKit, PlannedRunner
 from tgi_core.engine.planning.samples import WeightSamples
 from tgi_core.engine.quantization.linear import Linears
@@ -75,15 +76,17 @@ def plan_decoder(
     shape = replace(shape_of(model, source.dtype), weight_bytes=weight_bytes(model), whole_head=model.base_model is model)
     # in bfloat16: without values, some expert kernels accept nothing else
     probe = build(torch.bfloat16) or model
-    stored_names = probe.state_dict().keys()
-    for name, value in [(name, value) for name, value in probe.named_buffers() if name in stored_names]:
-        put(probe, name, value.to("meta"), is_parameter=False)  # such as the biases of a router: checkpoints have them, too
+    _empty_buffers(probe)
     try:
         # of models with a vision tower, only such ones are not causal; whether this one is, its weights show
-        call, seen = use_ragged_attention(probe.eval(), whole_prompts=sees_images(source.config) and not_causal(probe))
+        convention = Convention(whole_prompts=sees_images(source.config) and not_causal(probe))
+        call, seen = use_ragged_attention(probe.eval(), convention=convention)
         with observed_inputs(probe) as inputs:
             probe_forward(probe, call)
-        return _ragged(model, list(inputs), call, seen, shape, stored, kit, free_bytes)
+        runner, shape = _ragged(model, list(inputs), call, seen, shape, stored, kit, free_bytes)
+        if looks_at_images(source.config):
+            shape = plan_images_in_layers(runner, probe, PlannedKit.of(kit, free_bytes, shape.weight_bytes).free_bytes())
+        return runner, shape
     except NotRagged as reason:
         return _row_by_row(model.eval(), shape, kit, free_bytes, str(reason))
     except MODEL_ERRORS as error:
@@ -91,6 +94,14 @@ def plan_decoder(
             f"model type {model.config.model_type!r} reads its weights to choose what it runs, so it must be loaded: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         ) from error
+
+
+def _empty_buffers(model: PreTrainedModel) -> None:
+    """Take the values of buffers that a checkpoint has, such as the biases of a router, as if they were weights."""
+    for module in model.modules():
+        for name, value in module._buffers.items():
+            if value is not None and name not in module._non_persistent_buffers_set:
+                module._buffers[name] = value.to("meta")
 
 
 def _encoder_decoder(
@@ -133,7 +144,7 @@ def _ragged(
     stored: StoredWeights,
     kit: DeviceKit,
     free_bytes: int | None,
-) -> tuple[Runner, ModelShape]:
+) -> tuple[PlannedRunner, ModelShape]:
     def refusal(provider: AttentionProvider) -> str:
         if call.whole_prompts and not provider.sees_ahead:
             return SEES_NOTHING_AHEAD

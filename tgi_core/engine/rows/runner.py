@@ -24,6 +24,7 @@ from tgi_core.engine.comparison import Agree
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.hf_cache import HFCacheModel
 from tgi_core.engine.lora.adapters import Adapters
+from tgi_core.engine.models.calling import PLAIN, Convention
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.rows.caches import PROBE, RowCaches, RowSlots
@@ -76,9 +77,10 @@ class RowRunner(PagedRunner):
         adapters: Adapters,
         agree: Agree = int,
         reason: str = "",
+        convention: Convention = PLAIN,
     ) -> None:
         """`reason`: why the ragged engine does not run it. Raises NotRagged, and what the model raises."""
-        self._model, self._adapters = HFCacheModel(model, agree=agree), adapters
+        self._model, self._adapters = HFCacheModel(model, agree=agree, convention=convention), adapters
         self._caches = row_caches(self._model, kit)
         shape = replace(shape, whole_head=self._model.head is None)
         super().__init__(tuple(self._caches.shapes), shape, kit, ModelAttention(), agree)
