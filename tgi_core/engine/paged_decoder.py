@@ -38,7 +38,7 @@ class PagedDecoderRunner(PagedRunner):
         if weights.adapters:
             raise UnsupportedFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
-        layers = attention_layers(table)
+        layers = attention_layers(table, None if kit.kv_cache_dtype is None else weights.cache_scales())
         self.operators, provider, kernels = choose_parts(table, dtype, kit, operators)
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)

@@ -23,9 +23,11 @@ _OPTIONAL = ("input_scale", "activation_scale", "input_scale_ub")
 
 
 class Fp8(Format):
-    """8-bit floats with a scale per tensor, per output or per block. Inputs are not rounded, whatever the config's activation_scheme."""
+    """8-bit floats with a scale per tensor, per output or per block. A static activation_scheme gives the scale of inputs, for
+    kernels that round them."""
 
     mark = "weight_scale_inv"
+    has_cache_scales = True
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """See `Format`."""
@@ -35,11 +37,11 @@ class Fp8(Format):
 
     def unused(self, name: str) -> bool:
         """See `Format.unused`."""
-        return name.endswith((".k_scale", ".v_scale", ".q_scale"))
+        return name.endswith((".q_scale", ".prob_scale"))
 
     def shape(self, parts: Mapping[str, TensorEntry], read: Callable[[TensorEntry], Tensor]) -> tuple[int, int]:
         """See `Format.shape`."""
-        check_parts(parts, ("weight", self.mark), (*_OPTIONAL, "k_scale", "v_scale"))
+        check_parts(parts, ("weight", self.mark), _OPTIONAL)
         rows, columns = check_tensor(parts, "weight", ("F8_E4M3",), (None, None)).shape
         check_scale(parts, self.mark, (rows, columns), self._block)
         return rows, columns
