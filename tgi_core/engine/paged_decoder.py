@@ -42,6 +42,7 @@ class PagedDecoderRunner(PagedRunner):
         self.operators, provider, kernels = choose_parts(table, dtype, kit, operators)
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
+        self.rounds_inputs = linears.rounds_inputs
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)

@@ -173,6 +173,7 @@ def _ragged(
     linears, tied = Linears(kit.linears(), kit.device), _tied(model)
     replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
+    runner.rounds_inputs = linears.rounds_inputs
     try:
         check_runner(runner, expected, RAGGED_CHUNKS)
     except MODEL_ERRORS as reason:

@@ -24,7 +24,7 @@ from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
 from tgi_core.engine.quantization.formats.fields import by_column, check_groups, grouped, signed, unpack_fields
 from tgi_core.engine.quantization.formats.floats4 import e2m1_codes, power_of_two
-from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled
+from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled, with_input_scale
 from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
@@ -132,7 +132,9 @@ class CompressedTensors(Format):
             by_group = scale.float() / parts["weight_global_scale"] if "weight_global_scale" in parts else power_of_two(scale)
             return grouped(codes, by_group / 2, None, codes.shape[1] // by_group.shape[1], dtype)
         if not self._packed and not parts.keys() & {"weight_zero_point", "weight_g_idx"}:
-            return scaled(parts["weight"], scale, self._block, dtype)
+            weight = scaled(parts["weight"], scale, self._block, dtype)
+            symmetric = "input_zero_point" not in parts or not parts["input_zero_point"].any()
+            return with_input_scale(weight, parts.get("input_scale") if symmetric else None)
         codes, zeros = self._integers(parts)
         rows, columns = codes.shape
         scale = scale.reshape(1, 1).expand(rows, 1) if scale.numel() == 1 else scale.reshape(rows, -1)

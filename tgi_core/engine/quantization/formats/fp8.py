@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
-from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled
+from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled, with_input_scale
 from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
@@ -32,6 +32,7 @@ class Fp8(Format):
     def __init__(self, settings: dict[str, Any]) -> None:
         """See `Format`."""
         check_field("activation_scheme", settings.get("activation_scheme", "dynamic"), ("dynamic", "static"))
+        self._static = settings.get("activation_scheme") == "static"
         check_field("scale_fmt", settings.get("scale_fmt") or "float", ("float", "ue8m0"))
         self._block = blocks("weight_block_size", settings.get("weight_block_size"))
 
@@ -48,7 +49,8 @@ class Fp8(Format):
 
     def unpack(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Weight:
         """See `Format.unpack`."""
-        return scaled(parts["weight"], parts[self.mark], self._block, dtype)
+        weight = scaled(parts["weight"], parts[self.mark], self._block, dtype)
+        return with_input_scale(weight, parts.get("input_scale", parts.get("activation_scale")) if self._static else None)
 
 
 class FbgemmFp8(Fp8):
