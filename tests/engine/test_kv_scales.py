@@ -35,7 +35,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for layer, factor in (("k_proj", LARGE), ("v_proj", LARGE), ("q_proj", 1 / LARGE), ("o_proj", 1 / LARGE)):
             tensors[name] = tensors[name] * factor if f".{layer}." in name else tensors[name]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return write_quantized(folder, folder / "made", fp8("weight_scale_inv", None), SETTINGS)[0]
+    return write_quantized(folder, folder / "made", fp8("weight_scale", None), SETTINGS)[0]
 
 
 def with_scales(folder: Path, to: Path, scales: dict[str, Tensor]) -> Path:
