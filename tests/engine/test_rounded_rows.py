@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,16 @@ import torch
 from torch import Tensor
 
 from tests.engine.quantized_files import compressed_tensors, fp8, write_quantized
-from tests.engine.tiny_models import save_tiny
-from tgi_core.backend import InvalidModel
-from tgi_core.engine.quantization.linear import Linears
+from tests.engine.test_fp8_cache import logprobs
+from tests.engine.test_runner_selection import GivenKit
+from tests.engine.test_table_decoder import PLAN, TorchKit
+from tests.engine.tiny_models import save_tiny, silent
+from tgi_core.backend import InvalidModel, OpenOptions
+from tgi_core.backend.session import Session
+from tgi_core.engine.attention.torch_sdpa import TorchAttention
+from tgi_core.engine.device import DeviceKit
+from tgi_core.engine.open_model import open_session
+from tgi_core.engine.quantization.linear import LinearProvider, Linears
 from tgi_core.engine.quantization.rounded_linear import ScaledMMLinears, device_codes
 from tgi_core.engine.quantization.rows import RowRounding, rounded_product, rounded_rows
 from tgi_core.engine.quantization.stored import open_weights
@@ -136,6 +144,39 @@ def test_a_wrong_product_is_found() -> None:
     linears.load(floats())
     (kernel,) = linears.kernels()
     assert kernel.name == "torch" and "not scaled-mm: its GEMM of 1 rows" in kernel.reason and not linears.rounds_inputs
+
+
+ROUNDING = (ScaledMMLinears(E4M3, rounded_rows), TorchLinears())
+
+
+class TableKit(TorchKit):
+    """A device that runs tables, and rounds inputs."""
+
+    def linears(self) -> Sequence[LinearProvider]:
+        """The vendor's GEMM first."""
+        return ROUNDING
+
+
+class ModulesKit(GivenKit):
+    """A device that runs modules, and rounds inputs."""
+
+    def linears(self) -> Sequence[LinearProvider]:
+        """The vendor's GEMM first."""
+        return ROUNDING
+
+
+@pytest.mark.parametrize("kit", [TableKit(), ModulesKit(TorchAttention())], ids=["table", "modules"])
+def test_models(kit: DeviceKit, tmp_path: Path) -> None:
+    """A model runs with rounded inputs, from its table or by modules: its self-check allows for them; logprobs are nearly the same."""
+    settings = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    folder, _ = write_quantized(save_tiny("llama", tmp_path), tmp_path / "made", fp8("weight_scale", None), settings)
+    found = []
+    for each in (kit, TorchKit()):
+        session = Session(open_session(OpenOptions(str(folder), dtype="bfloat16"), each, silent), "rounded")
+        found.append(logprobs(session, session.warmup(PLAN, silent)))
+        linear = {kernel.name for kernel in session.capabilities().kernels if kernel.part == "linear"}
+        assert ("scaled-mm" in linear) is (each is kit)
+    assert not torch.equal(*found) and torch.allclose(*found, atol=0.3)
 
 
 CHANNELS = compressed_tensors("int-quantized", {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"})
