@@ -105,6 +105,17 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kit.choices()[1:3] == (Kernel("switch", "TGI_SOME_GRAPHS=off"), Kernel("switch", "TGI_SOME_RUN_AHEAD=off"))
 
 
+def test_rounded_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs of 8-bit weights are rounded only where an operator says so; it is told, and TGI_OPERATORS=torch goes first."""
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    assert [provider.name for provider in kit.linears()] == ["triton", "torch"]
+    monkeypatch.setenv("TGI_SOME_W8A8", "1")
+    assert [provider.name for provider in kit.linears()] == ["scaled-mm", "triton-w8a8", "triton", "torch"]
+    assert Kernel("switch", "TGI_SOME_W8A8=1") in kit.choices()
+    monkeypatch.setenv("TGI_OPERATORS", "torch")
+    assert [provider.name for provider in kit.linears()] == ["torch"]
+
+
 def test_only_torch_s_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """TGI_OPERATORS=torch switches the fused operators and the fused sampler off, and is shown; another value is refused."""
     kit = SomeKit(0, 0.9, FakeRuntime())

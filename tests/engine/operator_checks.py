@@ -7,7 +7,7 @@ import cmath
 import torch
 from torch import Tensor
 
-from tgi_core.engine.attention.cache import LayerCache, LayerShape
+from tgi_core.engine.attention.cache import CacheScales, LayerCache, LayerShape
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -63,14 +63,15 @@ def check_store(
 ) -> None:
     """Queries and keys are normed and turned, keys and values lie at their slots, and slot −1 is written nowhere.
 
-    `kept` is a cache's dtype of 8 bits, three of them behind the point.
+    `kept` is a cache's dtype of 8 bits, three of them behind the point; it keeps them over its scales.
     """
     positions, slots = torch.tensor([3, 0, 9, 4, 5, 0]), torch.tensor([17, 30, 16, 40, -1, -1])
     qkv = noise(6, (sizes.heads + 2 * sizes.kv_heads) * sizes.head).to(dtype)
     angles = torch.arange(10).double().unsqueeze(1) * noise(turned // 2, seed=1).double()
     cos_sin = torch.cat((angles.cos(), angles.sin()), -1).float() if turned else None
     norms = HeadNorms(noise(sizes.head, seed=2).to(dtype), noise(sizes.head, seed=3).to(dtype), 1e-6) if with_norms else None
-    cache = LayerCache(LayerShape(sizes.kv_heads, sizes.head, sizes.head), 3, BLOCK, kept or dtype, torch.device("cpu"))
+    shape = LayerShape(sizes.kv_heads, sizes.head, sizes.head, scales=CacheScales(0.5, 0.25))
+    cache = LayerCache(shape, 3, BLOCK, kept or dtype, torch.device("cpu"))
     heads = qkv.double().unflatten(-1, (-1, sizes.head))
     query, key, value = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], 1)
     if norms is not None:
@@ -79,7 +80,7 @@ def check_store(
     found = operators.rope_and_cache(qkv, positions, slots, Heads(sizes, cos_sin, norms), cache)
     assert close(found.transpose(0, 1), query, 2)
     written = slots[:4]
-    keys, values = cache.flat_keys.to(dtype), cache.flat_values.to(dtype)
+    keys, values = cache.flat_keys.to(dtype) * cache.scales.key, cache.flat_values.to(dtype) * cache.scales.value
     if kept is None:
         assert close(keys[written], key[:4], 2) and torch.equal(values[written].double(), value[:4])
     else:

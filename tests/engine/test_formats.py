@@ -78,6 +78,7 @@ FORMATS: dict[str, Callable[[], tuple[Writer, Settings]]] = {
     "bitsandbytes, int8": lambda: (bitsandbytes("int8"), BNB | {"load_in_8bit": True}),
     "fp8, blocks": lambda: (fp8("weight_scale_inv", (16, 32)), FP8 | {"weight_block_size": [16, 32]}),
     "fp8, short blocks": lambda: (fp8("weight_scale_inv", (40, 48)), FP8 | {"weight_block_size": [40, 48]}),
+    "fp8, AutoFP8's": lambda: (lambda matrix: fp8("weight_scale", tuple(matrix.shape))(matrix), FP8),
     "fbgemm": lambda: (fp8("weight_scale", None), {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}),
     "packed, 4 bits": lambda: packed(4, strategy="group", group_size=32),
     "packed, 3 bits": lambda: packed(3),

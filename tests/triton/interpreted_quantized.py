@@ -10,14 +10,18 @@ import torch
 import torch.nn.functional as F
 import triton
 
-from tests.engine.quantized_files import gptq, write_quantized
+from tests.engine.quantized_files import compressed_tensors, gptq, write_quantized
 from tests.engine.test_table_decoder import TorchKit, check_exact, open_torch
 from tests.engine.tiny_models import ragged_schedule, save_tiny
 from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.rows import rounded_product, rounded_rows
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.quantization.weight import Affine, Dense, Scaled, Weight
 from tgi_core.engine.triton.linear import MOST_ROWS, TritonLinears, packed
 from tgi_core.engine.triton.quantized import TILES, launch_dequantize
+from tgi_core.engine.triton.rounded_linear import TritonRoundedLinears
+from tgi_core.engine.triton.scaled_gemm import TILES as SCALED_TILES
+from tgi_core.engine.triton.scaled_gemm import launch_round_rows
 
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs the interpreter")
 
@@ -110,12 +114,85 @@ def test_the_self_check_finds_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> 
         assert reason in TritonLinears().self_check(weight)
 
 
+ROUNDED: dict[str, Callable[[], Scaled]] = {
+    "int8": lambda: Scaled((integers(-128, 128, 272), floats(1)), torch.float16),
+    "int8, calibrated": lambda: Scaled((integers(-128, 128, 96), floats(1)), torch.float16, 0.01),
+    "int8, groups": lambda: Scaled((integers(-128, 128, 192), floats(2)), torch.float16),
+    "e4m3": lambda: Scaled((e4m3(272), floats(1)), torch.float16),
+    "e4m3, calibrated": lambda: Scaled((e4m3(96), floats(1)), torch.float16, 0.005),
+    "e4m3, groups": lambda: Scaled((e4m3(256), floats(2)), torch.float16),
+}
+"""Weights of eight bits, in a dtype that the interpreter computes; it does not know e4m3fnuz."""
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_rounded_rows(kind: str) -> None:
+    """Inputs have the codes and scales that torch gives them, and a row that is not finite has no finite scale."""
+    weight = ROUNDED[kind]()
+    rounding = TritonRoundedLinears(torch.float8_e4m3fn).rounding(weight)
+    rows = torch.randn(5, weight.shape[1] + 8, generator=torch.Generator().manual_seed(2)).half()[:, : weight.shape[1]]
+    rows[1], rows[2, 3], rows[3, -1] = 0, torch.nan, torch.inf
+    codes, scales = launch_round_rows(rows, rounding)
+    wanted, wanted_scales = rounded_rows(rows, rounding)
+    assert torch.equal(scales.nan_to_num(7.0, 8.0), wanted_scales.nan_to_num(7.0, 8.0))
+    assert torch.equal(codes[[0, 1, 4]].float(), wanted[[0, 1, 4]].float())
+    assert not scales[2, 0].isfinite() and not scales[3, -1].isfinite()
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_rounded_products(kind: str) -> None:
+    """Any number of rows is multiplied by what torch multiplies. A row times integers has the bits that it has alone."""
+    weight, provider = ROUNDED[kind](), TritonRoundedLinears(torch.float8_e4m3fn)
+    assert provider.refusal(weight) == provider.self_check(weight) == ""
+    bias, rounding = floats(1, torch.float16).flatten(), provider.rounding(weight)
+    plain, biased = provider.load(weight, None), provider.load(weight, bias)
+    for shape, linear in (((0,), plain), ((1,), biased), ((17,), plain), ((2, SCALED_TILES[1].rows // 2 + 1), biased)):
+        input = torch.randn(*shape, weight.shape[1], generator=torch.Generator().manual_seed(1)).half()
+        expected = rounded_product(input.flatten(0, -2), weight, rounding).view(*shape, OUTPUTS)
+        expected = expected + bias if linear is biased else expected
+        found = linear(input)
+        assert found.dtype is torch.float16 and found.shape == expected.shape
+        assert not len(input) or (found - expected).abs().max() <= (torch.finfo(torch.float16).eps + 2e-6) * expected.abs().max()
+        if kind.startswith("int8") and len(input):
+            assert torch.equal(linear(input.flatten(0, -2)[-1:])[0], found.flatten(0, -2)[-1])
+
+
+def test_rounding_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that rounds wrongly, or fails, is not used."""
+    for wrong, reason in (
+        (lambda rows, rounding: rounded_rows(rows * 1.1, rounding), "is off by"),
+        (lambda *args: 1 // 0, "ZeroDivisionError"),
+    ):
+        monkeypatch.setattr("tgi_core.engine.triton.scaled_gemm.launch_round_rows", wrong)
+        assert reason in TritonRoundedLinears(None).self_check(ROUNDED["int8"]())
+
+
 class Kit(TorchKit):
     """A device with kernels for quantized weights."""
 
     def linears(self) -> Sequence[LinearProvider]:
         """Those first."""
         return (TritonLinears(), TorchLinears())
+
+
+class RoundingKit(TorchKit):
+    """A device whose inputs of eight-bit weights are rounded."""
+
+    def linears(self) -> Sequence[LinearProvider]:
+        """Those that round first."""
+        return (TritonRoundedLinears(None), TorchLinears())
+
+
+def test_a_model_of_rounded_inputs(tmp_path: Path) -> None:
+    """A model of integers runs from its table with rounded inputs, and passes its self-check."""
+    write, settings = compressed_tensors(
+        "int-quantized", {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    )
+    folder, _ = write_quantized(save_tiny("llama", tmp_path, num_hidden_layers=1), tmp_path / "made", write, settings)
+    session, capacity = open_torch(folder, RoundingKit(), dtype="float16")
+    kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
+    assert kernels["step"] == "table" and kernels["linear"] == "triton-w8a8"
+    assert ragged_schedule(session, capacity)
 
 
 def test_a_quantized_model_is_token_exact(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tgi_core.engine.quantization.weight import Scaled
 from tgi_core.engine.triton.linear import TritonLinears
 from tgi_core.engine.triton.operators import TritonOperators
 from tgi_core.engine.triton.provider import TritonAttention
+from tgi_core.engine.triton.rounded_linear import TritonRoundedLinears
 from tgi_core.engine.triton.sampling import TritonSampler
 from tgi_core.model_files import read_json
 
@@ -137,6 +138,22 @@ def test_twelve_operators_at_most(driver: NotingDriver) -> None:
         assert 1 + len(queue.operators) + len(launched) <= 12, (queue.operators, launched)
         loaded = loaded or len(driver.loaded)
     assert len(driver.loaded) == loaded
+
+
+def test_rounded_inputs_compile_when_weights_are_loaded(driver: NotingDriver) -> None:
+    """Inputs of eight bits take one kernel more than the product; nothing is compiled for another number of rows."""
+    codes = (torch.arange(64 * 256).view(64, 256) % 251 - 125).to(torch.int8)
+    for weight in (
+        Scaled((codes, torch.ones(64, 1)), torch.bfloat16),
+        Scaled((codes.to(torch.float8_e4m3fn), torch.ones(64, 2)), torch.bfloat16),
+    ):
+        linear = TritonRoundedLinears(torch.float8_e4m3fn).load(weight, None)
+        before = len(driver.loaded)
+        for rows in (1, 2, 16, 17, 100, 129, 500):
+            driver.launched.clear()
+            linear(torch.zeros(rows, 256, dtype=torch.bfloat16))
+            assert [name for name, _ in driver.launched] == ["round_rows_kernel", "scaled_gemm_kernel"]
+        assert driver.loaded[before:] == []
 
 
 def test_quantized_weights_compile_when_they_are_loaded(driver: NotingDriver) -> None:

@@ -110,6 +110,7 @@ class HFCacheRunner:
 
     features: frozenset[Feature] = frozenset()
     cache_dtype = "auto"
+    rounds_inputs = False
 
     def __init__(
         self,

@@ -38,10 +38,11 @@ class PagedDecoderRunner(PagedRunner):
         if weights.adapters:
             raise UnsupportedFamily("adapters change single modules")
         table, dtype = weights.table, weights.dtype
-        layers = attention_layers(table)
+        layers = attention_layers(table, None if kit.kv_cache_dtype is None else weights.cache_scales())
         self.operators, provider, kernels = choose_parts(table, dtype, kit, operators)
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
+        self.rounds_inputs = linears.rounds_inputs
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)

@@ -42,6 +42,8 @@ class PagedRunner(ABC):
     """See `Capabilities`."""
     drafts_refusal = ""
     """Why rows cannot run drafts, if that is known of the model."""
+    rounds_inputs = False
+    """See `SelfCheckable`."""
     enqueued = True
     """Whether a step only enqueues, and follows from its tensors alone; see `CapturableRunner`."""
 

@@ -38,6 +38,7 @@ from tgi_core.engine.models.preparing import replace_linears
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.models.states.finding import state_kernels
 from tgi_core.engine.quantization.linear import Linears
+from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.ragged import RaggedRunner
 from tgi_core.engine.rows.runner import RowRunner
 from tgi_core.engine.runner import Runner
@@ -163,12 +164,15 @@ def _ragged(
     if call.states is not None and (inside := adapters.inside(call.states.layers)):
         raise NotRagged(f"adapters change {inside}, part of a layer that keeps states")
     shape = replace(shape, whole_head=call.head is None)
+    if kit.kv_cache_dtype is not None:
+        seen_layers.use_scales(open_weights(source.directory).cache_scales)
     runner = _with_attention(call, seen_layers, expected, shape, kit, adapters, agree, sees_ahead)
     with observed_inputs(model) as seen:
         probe_forward(model, call)
     linears, tied = Linears(kit.linears(), kit.device), _tied(model)
     replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
     adapters.install(model)
+    runner.rounds_inputs = linears.rounds_inputs
     try:
         check_runner(runner, expected, RAGGED_CHUNKS)
     except MODEL_ERRORS as reason:

@@ -20,8 +20,8 @@ RAGGED_CHUNKS = (3, 2, 1)
 
 OWN_CACHE_CHUNKS = (5, 1)
 
-FP8_LIMIT = 0.25
-"""The allowed relative difference of logits with an 8-bit cache."""
+EIGHT_BIT_LIMIT = 0.25
+"""The allowed relative difference of logits with an 8-bit cache, or with inputs of linear layers that are rounded to 8 bits."""
 
 Expected = dict[str | None, Tensor]
 """Logits [tokens, vocabulary] of the probe tokens, or of the last of them, by adapter; None is the model alone."""
@@ -37,6 +37,10 @@ class SelfCheckable(Protocol):
     @property
     def cache_dtype(self) -> str:
         """The dtype of its cache; see `Runner.cache_dtype`."""
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Whether inputs of its linear layers are rounded to 8 bits."""
 
     @property
     def agree(self) -> Agree:
@@ -57,10 +61,10 @@ def probe_ids(vocab_size: int) -> list[int]:
     return [(7 * i + 5) % vocab_size for i in range(sum(RAGGED_CHUNKS))]
 
 
-def tolerance(dtype: torch.dtype, cache_dtype: str = "auto") -> float:
-    """The allowed relative difference of logits, for a model's dtype and that of its cache; see `Runner.cache_dtype`."""
-    if cache_dtype != "auto":
-        return FP8_LIMIT
+def tolerance(dtype: torch.dtype, cache_dtype: str = "auto", rounds_inputs: bool = False) -> float:
+    """The allowed relative difference of logits, for a model's dtype and that of its cache; see `SelfCheckable`."""
+    if cache_dtype != "auto" or rounds_inputs:
+        return EIGHT_BIT_LIMIT
     return 1e-3 if dtype is torch.float32 else 0.1
 
 
@@ -86,7 +90,7 @@ def _check_runner(runner: SelfCheckable, adapter: str | None, expected: Tensor, 
     logits = torch.stack(found).to(expected.device)[:, : expected.shape[1]]  # ids that only prompts have follow
     places = torch.tensor(chunks).cumsum(0) - 1 - (len(ids) - len(expected))
     difference = relative_difference(logits[places >= 0], expected[places[places >= 0]])
-    if not runner.agree(int(difference <= tolerance(runner.shape.dtype, runner.cache_dtype))):
+    if not runner.agree(int(difference <= tolerance(runner.shape.dtype, runner.cache_dtype, runner.rounds_inputs))):
         raise NotRagged(f"logits differ from the reference by {difference:.2g} of their norm")
 
 

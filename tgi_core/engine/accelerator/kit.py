@@ -30,11 +30,14 @@ from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.paged_decoder import PagedDecoderRunner, choose_parts
 from tgi_core.engine.quantization.linear import LinearProvider
+from tgi_core.engine.quantization.rounded_linear import ScaledMMLinears
+from tgi_core.engine.quantization.rows import rounded_rows
 from tgi_core.engine.quantization.torch_linear import TorchLinears
 from tgi_core.engine.selection import attempt
 from tgi_core.engine.triton import probing
 from tgi_core.engine.triton.linear import TritonLinears
 from tgi_core.engine.triton.provider import FP8_DTYPES, TritonAttention
+from tgi_core.engine.triton.rounded_linear import TritonRoundedLinears, round_rows
 from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
@@ -128,10 +131,11 @@ class AcceleratorKit(ABC):
         return StreamQueue(self.runtime, self.device, self.translated, self._graph(), self._sampler(), in_flight)
 
     def choices(self) -> tuple[Kernel, ...]:
-        """The device, what the operator has switched off, whether the package was verified on hardware, and what is missing."""
+        """The device, what the operator has switched, whether the package was verified on hardware, and what is missing."""
         self.providers()  # records what is missing
         operators = f"{OPERATORS}=torch" if self._only_torch() else ""
-        switched = filter(None, (self._switched("graphs"), self._switched("run_ahead"), operators))
+        rounds = f"{self._variable('w8a8')}=1" if self._rounds_inputs() else ""
+        switched = filter(None, (self._switched("graphs"), self._switched("run_ahead"), operators, rounds))
         return (
             Kernel("device", self.runtime.get_device_name(self.device)),
             *(Kernel("switch", reason) for reason in switched),
@@ -159,8 +163,22 @@ class AcceleratorKit(ABC):
         return cast(torch.dtype, wanted)
 
     def linears(self) -> Sequence[LinearProvider]:
-        """Our kernels for quantized weights; the vendor's GEMMs, through torch, for all others."""
-        return (TorchLinears(),) if self._only_torch() else (TritonLinears(), TorchLinears())
+        """Our kernels for quantized weights; the vendor's GEMMs, through torch, for all others. The operator can let the inputs of 8-bit
+        weights be rounded to eight bits: `TGI_<NAME>_W8A8=1`."""
+        if self._only_torch():
+            return (TorchLinears(),)
+        return (*(self._rounded() if self._rounds_inputs() else ()), TritonLinears(), TorchLinears())
+
+    def _rounded(self) -> Sequence[LinearProvider]:
+        """GEMMs of 8-bit inputs: the vendor's for floats, then our own."""
+        try:
+            fp8 = FP8_DTYPES.get(self.tiles().fp8)
+        except LookupError:
+            fp8 = None
+        return (ScaledMMLinears(fp8, rounded_rows if probing.probe() else round_rows), TritonRoundedLinears(fp8))
+
+    def _rounds_inputs(self) -> bool:
+        return os.environ.get(self._variable("w8a8"), "").strip() == "1"
 
     def lora_kernel(self, weights: dict[int, LoraWeights]) -> LoraKernel:
         """The vendor's GEMMs, through torch."""

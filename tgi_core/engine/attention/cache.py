@@ -19,14 +19,35 @@ SPARE_BLOCKS = 2
 
 
 @dataclass(frozen=True, slots=True)
+class CacheScales:
+    """What a layer's keys and values are divided by in a cache of 8-bit floats, as calibration found them for e4m3fn."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+    def of(self, dtype: torch.dtype) -> CacheScales:
+        """The scales in a cache of a dtype: none where it has more than 8 bits or is no float. The numbers of e4m3fnuz are half of
+        e4m3fn's, so its scales are doubled."""
+        if dtype.itemsize > 1 or not dtype.is_floating_point:
+            return CacheScales()
+        return CacheScales(2 * self.key, 2 * self.value) if dtype is torch.float8_e4m3fnuz else self
+
+    @property
+    def inverses(self) -> tuple[float, float]:
+        """What keys and values are multiplied by when they are stored."""
+        return 1 / self.key, 1 / self.value
+
+
+@dataclass(frozen=True, slots=True)
 class LayerShape:
     """The cache of one attention layer per position; keys and values may differ in width. A position sees the last `window` positions,
-    itself included; None: all."""
+    itself included; None: all. `scales` are the checkpoint's."""
 
     kv_heads: int
     key_width: int
     value_width: int
     window: int | None = None
+    scales: CacheScales = CacheScales()
 
     def elements(self) -> int:
         """Elements per position."""
@@ -53,6 +74,8 @@ class DenseLayer(PagedLayer, Protocol):
 
     keys: Tensor
     values: Tensor
+    scales: CacheScales
+    """What is stored is divided by these."""
 
 
 NewLayer = Callable[[LayerShape, int, int, torch.dtype, torch.device], PagedLayer]
@@ -69,11 +92,13 @@ class KVCacheDtype:
     dtype: torch.dtype
 
 
-def cast_for_cache(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values in a cache's dtype; an 8-bit one saturates at its largest value."""
+def cast_for_cache(values: Tensor, dtype: torch.dtype, inverse: float = 1.0) -> Tensor:
+    """Values in a cache's dtype; for an 8-bit one they are multiplied by the inverse of its scale, and saturate at its largest value."""
     if values.dtype is dtype or dtype.itemsize > 1:
         return values.to(dtype)
     most = torch.finfo(dtype).max
+    if inverse != 1:
+        values = values.float() * inverse
     return values.clamp(-most, most).to(dtype)
 
 
@@ -85,7 +110,7 @@ def movable(values: Tensor) -> Tensor:
 class LayerCache:
     """Keys and values of one layer, [num_blocks + 2, block_size, kv_heads, width] each; block 0 stays zero, the last is scratch."""
 
-    __slots__ = ("flat_keys", "flat_values", "keys", "values")
+    __slots__ = ("flat_keys", "flat_values", "keys", "scales", "values")
 
     def __init__(
         self,
@@ -102,11 +127,12 @@ class LayerCache:
             torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shape.key_width, shape.value_width)
         )
         self.flat_keys, self.flat_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
+        self.scales = shape.scales.of(dtype)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; −1 is the last slot, in the block for discarded writes."""
-        for flat, given in ((self.flat_keys, key), (self.flat_values, value)):
-            movable(flat).index_put_((slots,), movable(cast_for_cache(given, flat.dtype)).transpose(0, 1))
+        for flat, given, inverse in zip((self.flat_keys, self.flat_values), (key, value), self.scales.inverses, strict=True):
+            movable(flat).index_put_((slots,), movable(cast_for_cache(given, flat.dtype, inverse)).transpose(0, 1))
 
     def zero_blocks(self, blocks: Tensor) -> None:
         """Zero whole blocks.
@@ -136,15 +162,15 @@ def stacked_layers(
 ) -> tuple[LayerCache, ...]:
     """Caches of layers, in the order in which a step runs them. If all are alike, the first zeroes the blocks of all, with two operators
     per step rather than two per layer. That matters in captured steps, which always zero blocks: the null block if none is begun."""
-    if len({replace(shape, window=None) for shape in shapes}) != 1:
+    if len({replace(shape, window=None, scales=CacheScales()) for shape in shapes}) != 1:
         return tuple(LayerCache(shape, num_blocks, block_size, dtype, device) for shape in shapes)
     rows = (len(shapes), num_blocks + SPARE_BLOCKS, block_size, shapes[0].kv_heads)
     keys, values = (
         torch.zeros(*rows, width, dtype=dtype, device=device) for width in (shapes[0].key_width, shapes[0].value_width)
     )
     layers = []
-    for memory in zip(keys.unbind(), values.unbind(), strict=True):
-        layers.append(StackedLayer(shapes[0], num_blocks, block_size, dtype, device, memory))
+    for shape, *memory in zip(shapes, keys.unbind(), values.unbind(), strict=True):
+        layers.append(StackedLayer(shape, num_blocks, block_size, dtype, device, (memory[0], memory[1])))
         layers[-1].stack = () if len(layers) > 1 else (keys, values)
     return tuple(layers)
 

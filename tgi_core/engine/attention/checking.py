@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tgi_core.backend import Request
 from tgi_core.backend.batch_tracker import RowInput, RowState
-from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerShape, NewLayer, PagedLayer
+from tgi_core.engine.attention.cache import BLOCK_SIZES, CacheScales, LayerShape, NewLayer, PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import StepMetadata, build
 from tgi_core.engine.attention.provider import AttentionLayer
@@ -26,6 +26,9 @@ FP8_TOLERANCE = 0.1
 
 ROWS = ((16, 1), (0, 1), (131, 1), (0, 5), (63, 2), (20, 50))
 """(positions in the cache, tokens) of the rows that are run, on both sides of block and tile boundaries."""
+
+SCALES = CacheScales(0.25, 4.0)
+"""Scales of an 8-bit cache that is checked, whatever the checkpoint's."""
 
 LONG_ROWS = (*ROWS, (700, 1), (1500, 1), (515, 33))
 """Rows that are long enough for a library to split them along their positions."""
@@ -71,7 +74,9 @@ def disagreement(
     """How far outputs are from the reference, if too far; empty if all layers agree. Equal layers run once."""
     case, seen = case or Case(), set()
     tolerance = TOLERANCES[dtype] if case.cache_dtype is None else FP8_TOLERANCE
-    for layer in layers:
+    scales = CacheScales() if case.cache_dtype is None else SCALES
+    for asked in layers:
+        layer = replace(asked, shape=replace(asked.shape, scales=scales))
         kind = (
             layer.shape,
             layer.heads,
@@ -97,7 +102,12 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
     differences = []
     for row_inputs in (_row_inputs(case, past=True), _row_inputs(case, past=False)):
         tokens = sum(row_input.take for row_input in row_inputs)
-        drawn = [torch.randn(heads, tokens, width, generator=generator).to(dtype) for heads, width in _operands(layer)]
+        # times their scales, a power of two, keys and values are stored as they are drawn
+        factors = (1 / layer.shape.scales.key, layer.shape.scales.key, layer.shape.scales.value)
+        drawn = [
+            torch.randn(heads, tokens, width, generator=generator).to(dtype) * factor
+            for (heads, width), factor in zip(_operands(layer), factors, strict=True)
+        ]
         found = _run(provider, cache, row_inputs, [x.to(device) for x in drawn], layer.parameters, case.block_size)
         expected = _run(reference, expected_cache, row_inputs, [x.float() for x in drawn], expected_parameters, case.block_size)
         differences.append(float((found.float().cpu() - expected).norm() / expected.norm()))

@@ -47,7 +47,8 @@ def _update(layer: LayerCache, slots: Tensor, read: Callable[[torch.dtype], Tens
 
 
 def _read(layer: LayerCache, table: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
-    return gathered(layer.keys, table, dtype).squeeze(1).unflatten(0, (rows, -1))[:, :length]
+    keys = gathered(layer.keys, table, dtype).squeeze(1).unflatten(0, (rows, -1))[:, :length]
+    return keys if layer.scales.key == 1 else keys * layer.scales.key
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

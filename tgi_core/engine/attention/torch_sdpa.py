@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -32,11 +33,14 @@ class TorchAttention(PlainAttention):
         """query [heads, tokens, width] over what lies in the cache → [tokens, heads, value width]."""
         if not isinstance(cache, LayerCache):
             raise TypeError(f"a cache of {type(cache).__name__}, which another provider made")
-        outputs = []
+        scales, outputs = cache.scales, []
+        if scales.key != 1:
+            parameters = replace(parameters, scaling=parameters.scaling * scales.key)
         if step.decode is not None:
             outputs.append(_decode(query[:, : step.decode.count], cache, step, step.decode, parameters))
         outputs += [_prefill(query[:, row.start : row.end], cache, step, row, parameters) for row in step.prefill]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return out if scales.value == 1 else out * scales.value
 
 
 def _decode(query: Tensor, cache: LayerCache, step: StepMetadata, rows: DecodeRows, parameters: AttentionParameters) -> Tensor:

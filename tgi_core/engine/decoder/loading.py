@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tgi_core.backend import Progress
-from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.cache import CacheScales, LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
@@ -44,16 +44,14 @@ class LoadedDecoder:
     head: Linear
 
 
-def attention_layers(table: DecoderTable) -> list[AttentionLayer]:
-    """The attention layers of a table."""
-    return [
-        AttentionLayer(
-            LayerShape(table.kv_heads, table.head_size, table.head_size, kind.window or None),
-            table.heads,
-            AttentionParameters(table.attention_scale, kind.window),
-        )
-        for kind in table.layers
-    ]
+def attention_layers(table: DecoderTable, scales: Mapping[int, CacheScales] | None = None) -> list[AttentionLayer]:
+    """The attention layers of a table; `scales` are those of an 8-bit cache by the number of the layer."""
+    layers = []
+    for index, kind in enumerate(table.layers):
+        own = (scales or {}).get(index, CacheScales())
+        shape = LayerShape(table.kv_heads, table.head_size, table.head_size, kind.window or None, own)
+        layers.append(AttentionLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)))
+    return layers
 
 
 def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) -> LoadedDecoder:

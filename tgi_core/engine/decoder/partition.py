@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Group, Unsupported
+from tgi_core.engine.attention.cache import CacheScales
 from tgi_core.engine.decoder.loading import LoadedDecoder
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, wanted_tensors
 from tgi_core.engine.quantization.linear import Linear
@@ -38,6 +39,10 @@ class RankWeights(DecoderWeights):
         """Bytes of this rank's parameters."""
         shapes = wanted_tensors(self.table, "").values()
         return sum(torch.Size(shape).numel() for shape in shapes) * self.dtype.itemsize
+
+    def cache_scales(self) -> dict[int, CacheScales]:
+        """See `DecoderWeights.cache_scales`."""
+        return self._whole.cache_scales()
 
     def forget(self) -> None:
         """See `DecoderWeights.forget`."""

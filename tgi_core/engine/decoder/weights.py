@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgi_core.engine.attention.cache import CacheScales
 from tgi_core.engine.decoder.adapters import TableAdapter
 from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -60,6 +61,10 @@ class DecoderWeights:
     def forget(self) -> None:
         """Drop the files' pages once the weights are packed; an embedding that is a view of a file is read again on access."""
         self._stored.forget()
+
+    def cache_scales(self) -> dict[int, CacheScales]:
+        """The layers' scales of an 8-bit KV cache, if the checkpoint has some. Raises InvalidModel for values that are no scales."""
+        return self._stored.cache_scales
 
     def linears(self) -> Iterator[tuple[StoredWeight, str]]:
         """The weights of linear layers, and what each is rounded to at load; "" for none."""

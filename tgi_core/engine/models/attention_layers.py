@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from tgi_core.engine.attention.cache import LayerShape
+from tgi_core.engine.attention.cache import CacheScales, LayerShape
 from tgi_core.engine.attention.interface import (
     INDEXED,
     NAME,
@@ -40,11 +43,19 @@ class ShapeRecorder:
         self.shapes: list[LayerShape] = []
         self.asked: list[AttentionParameters] = []
         self.heads: list[int] = []
+        self._numbers: list[int | None] = []
 
     @property
     def layers(self) -> list[AttentionLayer]:
         """The layers in call order."""
         return [AttentionLayer(*layer) for layer in zip(self.shapes, self.heads, self.asked, strict=True)]
+
+    def use_scales(self, scales: Mapping[int, CacheScales]) -> None:
+        """Give the layers a checkpoint's scales of an 8-bit cache, by the number that a layer has there."""
+        numbered = zip(self.shapes, self._numbers, strict=True)
+        self.shapes = [
+            shape if number is None else replace(shape, scales=scales.get(number, CacheScales())) for shape, number in numbered
+        ]
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, parameters: AttentionParameters) -> Tensor:
         """Attention of one layer; see `AttentionImpl`."""
@@ -53,6 +64,8 @@ class ShapeRecorder:
         self.shapes.append(LayerShape(key.shape[0], key.shape[2], value.shape[2], parameters.span))
         self.asked.append(parameters)
         self.heads.append(query.shape[0])
+        number = getattr(module, "layer_idx", None)
+        self._numbers.append(number if isinstance(number, int) else sum(each is not None for each in self._numbers))
         group = query.shape[0] // key.shape[0]
         keys, values = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=parameters.scaling).transpose(0, 1)
@@ -64,6 +77,7 @@ class ShapeRecorder:
             self.shapes.append(LayerShape(1, keys.shape[-1], 0))
             self.asked.append(AttentionParameters(1.0))
             self.heads.append(1)
+            self._numbers.append(None)
             return keys
 
         visible = torch.ones(1, PROBED, PROBED, dtype=torch.bool, device=self._device).tril()

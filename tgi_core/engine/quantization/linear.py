@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,13 +43,21 @@ class LinearProvider(Protocol):
         """Why it does not support this weight (layout, dtype or sizes); empty if it does."""
 
     def self_check(self, weight: Weight) -> str:
-        """What is wrong with the result of a GEMM with a few rows of this weight; empty if it is right. Called once per layout and dtype.
+        """What is wrong with the result of a GEMM with a few rows of this weight; empty if it is right.
 
-        `checking.disagreement` compares with torch. A provider that the self-check of the whole model covers returns "".
+        Called once per layout, dtype and dtype of codes. `checking.disagreement` compares with torch. A provider that the self-check of the
+        whole model covers returns "".
         """
 
     def load(self, weight: Weight, bias: Tensor | None) -> Linear:
         """The linear layer. `bias` [out]. The weight is on the device; the result may refer to it."""
+
+
+@runtime_checkable
+class RoundsInputs(Protocol):
+    """A provider that may round inputs, so that its results differ from those of the model's dtype by more than rounding errors."""
+
+    rounds_inputs: bool
 
 
 class Linears:
@@ -59,14 +67,18 @@ class Linears:
         self.device = device
         self.saved_bytes = 0
         """Bytes that the chosen kernels save compared with dense weights."""
+        self.rounds_inputs = False
+        """Whether a chosen kernel rounds its inputs to eight bits."""
         self._providers = tuple(providers)
-        self._unsupported: dict[tuple[str, str, torch.dtype], str] = {}
+        self._unsupported: dict[tuple[object, ...], str] = {}
         self._chosen: dict[str, list[str]] = {}
 
     def load(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         """A linear layer of the best provider that supports the weight, on the device. Raises Unsupported if none does."""
         weight = weight.to(self.device)
-        linear = self._choose(weight).load(weight, None if bias is None else bias.to(self.device))
+        provider = self._choose(weight)
+        linear = provider.load(weight, None if bias is None else bias.to(self.device))
+        self.rounds_inputs |= isinstance(provider, RoundsInputs) and provider.rounds_inputs
         self.saved_bytes += weight.dense_bytes - linear.num_bytes
         return linear
 
@@ -84,8 +96,8 @@ class Linears:
         return provider
 
     def _checked(self, provider: LinearProvider, weight: Weight) -> str:
-        """Why a provider cannot run here or computes wrong results; checked once per layout and dtype."""
-        key = provider.name, weight.layout, weight.dtype
+        """Why a provider cannot run here or computes wrong results; checked once per layout and dtypes."""
+        key = provider.name, weight.layout, weight.dtype, weight.parts[0].dtype
         if key not in self._unsupported:
             self._unsupported[key] = provider.probe() or provider.self_check(weight)
         return self._unsupported[key]

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import InvalidModel
+from tgi_core.engine.attention.cache import CacheScales
+from tgi_core.engine.quantization.cache_scales import check_entries, is_cache_scale, read_scales
 from tgi_core.engine.quantization.formats import read_format
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.rounding import head_rounding, rounded
@@ -56,6 +58,9 @@ class StoredWeights:
         """Plain weights of linear layers are rounded to `quantize`, as in OpenOptions. Raises InvalidModel for tensors that do not match
         the format."""
         self.checkpoint, self.format, self.quantize = checkpoint, format, quantize
+        scales = format is not None and format.has_cache_scales
+        self._cache_scales = [entry for name, entry in checkpoint.tensors.items() if scales and is_cache_scale(name)]
+        check_entries(self._cache_scales)
         self.by_name = self._folded()
 
     @property
@@ -63,6 +68,12 @@ class StoredWeights:
         """The most elements that a model with these weights can have while it is built: tied weights count twice, and position tables,
         which the files may lack, are small."""
         return 4 * sum(stored.num_elements for stored in self.by_name.values()) + (1 << 24)
+
+    @cached_property
+    def cache_scales(self) -> dict[int, CacheScales]:
+        """Scales of an 8-bit KV cache by the number of the layer, where the checkpoint has some. Raises InvalidModel for values that are no
+        scales."""
+        return read_scales(self._cache_scales, self._view)
 
     @cached_property
     def _maps(self) -> dict[Path, MappedFile]:
@@ -111,7 +122,8 @@ class StoredWeights:
 
     def _folded(self) -> dict[str, StoredWeight]:
         """Tensors by name, with those of each quantized layer as one weight."""
-        tensors, format = self.checkpoint.tensors, self.format
+        format, scales = self.format, {entry.name for entry in self._cache_scales}
+        tensors = {name: entry for name, entry in self.checkpoint.tensors.items() if name not in scales}
         if format is None:
             return {name: _plain(name, entry) for name, entry in tensors.items()}
         located = {name: format.locate(name) for name in tensors}

@@ -52,9 +52,17 @@ class Weight(ABC):
         """Where the parts are."""
         return self.parts[0].device
 
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        """Other parts in the same layout."""
+        return type(self)(parts, self.dtype)
+
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same layout over changed parts."""
-        return type(self)([change(part) for part in self.parts], self.dtype)
+        return self.like([change(part) for part in self.parts])
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """This weight, followed by the rows of others that can be concatenated."""
+        return self.like([torch.cat(parts) for parts in zip(self.parts, *(other.parts for other in others), strict=True)])
 
     def to(self, device: torch.device, *, copy: bool = False) -> Self:
         """The weight on a device; in new memory if `copy`."""
@@ -128,17 +136,35 @@ class Grouped(Weight):
         codes, *by_group = self.parts
         size = self.group_size
         if by_group[0].shape[1] == 1:
-            return type(self)((codes[:, start:end], *by_group), self.dtype)
+            return self.like((codes[:, start:end], *by_group))
         if start % size or end % size:
             return Dense.of(self.dequantize()[:, start:end])
-        return type(self)((codes[:, start:end], *(part[:, start // size : end // size] for part in by_group)), self.dtype)
+        return self.like((codes[:, start:end], *(part[:, start // size : end // size] for part in by_group)))
 
 
 class Scaled(Grouped):
-    """Codes with scales; a third part, if there is one, holds the groups' zero points, in the codes' dtype or in float32."""
+    """Codes with scales; a third part, if there is one, holds the groups' zero points, in the codes' dtype or in float32.
+
+    `input_scale` is what inputs may be divided by where they are rounded to eight bits, if the checkpoint was calibrated for that.
+    """
 
     layout = "scaled"
-    __slots__ = ()
+    __slots__ = ("input_scale",)
+
+    def __init__(self, parts: Sequence[Tensor], dtype: torch.dtype, input_scale: float | None = None) -> None:
+        super().__init__(parts, dtype)
+        self.input_scale = input_scale
+
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        """See `Weight.like`."""
+        return type(self)(parts, self.dtype, self.input_scale)
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """See `Weight.joined`. The largest scale of inputs holds for all, if all have one."""
+        whole, scales = super().joined(others), [each.input_scale for each in (self, *others)]
+        known = [scale for scale in scales if scale is not None]
+        whole.input_scale = max(known) if len(known) == len(scales) else None
+        return whole
 
     def dequantize(self) -> Tensor:
         """(code − zero point) · scale, multiplied in the scales' dtype or `dtype`, whichever is wider, and rounded once."""
@@ -174,8 +200,7 @@ def concatenated(weights: Sequence[Weight]) -> Weight:
         first = weights[0]
     if not all(first.can_concatenate(other) for other in weights[1:]):
         return Dense.of(torch.cat([weight.dequantize() for weight in weights]))
-    parts = zip(*(weight.parts for weight in weights), strict=True)
-    return type(first)([torch.cat(part) for part in parts], first.dtype)
+    return first.joined(weights[1:])
 
 
 def _affine(weights: Sequence[Weight]) -> Sequence[Weight]:

@@ -34,19 +34,20 @@ class TritonLayer:
     It is never zeroed: kernels load no position that its row has not written.
     """
 
-    __slots__ = ("keys", "shape", "values")
+    __slots__ = ("keys", "scales", "shape", "values")
 
     def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
         places = (num_blocks + 1, block_size, shape.kv_heads)
         self.keys = torch.empty(*places, shape.key_width, dtype=dtype, device=device)
         self.values = torch.empty(*places, shape.value_width, dtype=dtype, device=device)
         self.shape = AttentionShape(shape.kv_heads, 1, shape.key_width, shape.value_width, block_size)
+        self.scales = shape.scales.of(dtype)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]; slot -1 is not written."""
         from tgi_core.engine.triton.launching import launch_write
 
-        launch_write(self.shape, self.keys, self.values, _dense(key), _dense(value), slots)
+        launch_write(self.shape, self.keys, self.values, _dense(key), _dense(value), slots, self.scales.inverses)
 
     def zero_blocks(self, blocks: Tensor) -> None:
         """Nothing to do: stale elements are never loaded."""
@@ -118,8 +119,9 @@ class TritonAttention:
         shape = _asked_shape(cache, heads, parameters)
         out = query.new_empty(tokens, heads, shape.value_width)
         slopes = None if parameters.bias is None else parameters.bias.slopes
+        scale, value_scale = parameters.scaling * cache.scales.key, cache.scales.value
         operands = Operands(
-            shape, out, _dense(query), cache.keys, cache.values, parameters.scaling, sinks=parameters.sinks, slopes=slopes
+            shape, out, _dense(query), cache.keys, cache.values, scale, value_scale, sinks=parameters.sinks, slopes=slopes
         )
         if step.decode_rows:
             tile = self._tile(Phase.DECODE, shape, query.dtype)

@@ -32,21 +32,32 @@ def _head_weight(query_norm: tl.tensor, key_norm: tl.tensor, at: tl.tensor, insi
 
 @triton.jit
 def _put(
-    values: tl.tensor, at: tl.tensor, mask: tl.tensor, is_query: tl.tensor, is_key: tl.tensor, own: tl.tensor, page: tl.tensor
+    values: tl.tensor,
+    at: tl.tensor,
+    mask: tl.tensor,
+    is_query: tl.tensor,
+    is_key: tl.tensor,
+    own: tl.tensor,
+    page: tl.tensor,
+    inverse: tl.tensor,
 ) -> None:
-    """Queries to where they were, keys to their page."""
+    """Queries to where they were, keys to their page; to one of another type, times the inverse of their scale."""
     tl.store(own + at[None, :], values.to(own.dtype.element_ty), mask=mask & is_query[:, None])
+    if page.dtype.element_ty != own.dtype.element_ty:
+        values *= inverse
     tl.store(page + at[None, :], cast_for_cache(values, page.dtype.element_ty), mask=mask & is_key[:, None])
 
 
 @triton.jit
-def _copy(source: tl.tensor, target: tl.tensor, there: tl.tensor, width: tl.constexpr, block: tl.constexpr) -> None:
-    """Whole heads, where they are there."""
+def _copy(
+    source: tl.tensor, target: tl.tensor, there: tl.tensor, inverse: tl.tensor, width: tl.constexpr, block: tl.constexpr
+) -> None:
+    """Whole heads, where they are there; see `_put`."""
     at = tl.arange(0, block)
     mask = there[:, None] & (at < width)[None, :]
     values = tl.load(source + at[None, :], mask=mask, other=0.0)
     if target.dtype.element_ty != source.dtype.element_ty:
-        values = cast_for_cache(values.to(tl.float32), target.dtype.element_ty)
+        values = cast_for_cache(values.to(tl.float32) * inverse, target.dtype.element_ty)
     tl.store(target + at[None, :], values, mask=mask)
 
 
@@ -60,6 +71,8 @@ def rope_and_cache_kernel(
     key_norm: tl.tensor,  # [HEAD]
     keys: tl.tensor,  # [slots, KV_HEADS, HEAD]
     values: tl.tensor,  # [slots, KV_HEADS, HEAD]
+    key_inverse: tl.tensor,  # of the scales of keys and values, in a cache of another type
+    value_inverse: tl.tensor,
     epsilon: tl.tensor,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -106,11 +119,11 @@ def rope_and_cache_kernel(
         cos_sin_row = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * HALF) + at
         cosine = tl.load(cos_sin_row, mask=at < HALF, other=0.0)[None, :]
         sine = tl.load(cos_sin_row + HALF, mask=at < HALF, other=0.0)[None, :]
-        _put(first * cosine - second * sine, at, rotated, is_query, is_key, own, keys + place)
-        _put(second * cosine + first * sine, HALF + at, rotated, is_query, is_key, own, keys + place)
+        _put(first * cosine - second * sine, at, rotated, is_query, is_key, own, keys + place, key_inverse)
+        _put(second * cosine + first * sine, HALF + at, rotated, is_query, is_key, own, keys + place, key_inverse)
     if REST > 0:
-        _put(rest, beyond, left, is_query, is_key, own, keys + place)
-    _copy(own + KV_HEADS * HEAD, values + place, is_key, HEAD, BLOCK_HEAD)
+        _put(rest, beyond, left, is_query, is_key, own, keys + place, key_inverse)
+    _copy(own + KV_HEADS * HEAD, values + place, is_key, value_inverse, HEAD, BLOCK_HEAD)
 
 
 def launch_rope_and_cache(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
@@ -129,6 +142,7 @@ def launch_rope_and_cache(qkv: Tensor, positions: Tensor, slots: Tensor, heads: 
         key_norm,
         layer.keys,
         layer.values,
+        *layer.scales.inverses,
         epsilon,
         NORMED=norms is not None,
         **options,
@@ -176,7 +190,8 @@ def builds(tiles: TileTable) -> Iterator[Build]:
 def _build(dtype: str, sizes: HeadSizes, part: int, normed: bool, fp8: str = "") -> Build:
     types = dict.fromkeys(("qkv", "query_norm", "key_norm"), f"*{dtype}:16")
     types |= dict.fromkeys(("keys", "values"), f"*{fp8 or dtype}:16")
-    types |= {"positions": "*i64", "slots": "*i64", "cos_sin": "*fp32:16", "epsilon": "fp32"}
+    types |= {"positions": "*i64", "slots": "*i64", "cos_sin": "*fp32:16"}
+    types |= dict.fromkeys(("key_inverse", "value_inverse", "epsilon"), "fp32")
     constants = head_blocks(sizes, sizes.head // part if part else 0) | {"NORMED": normed}
     feature = (f"1/{part} of a head, " if part else "not rotated, ") + ("normed" if normed else "plain")
     labels = {"kernel": "rope and cache", "dtype": dtype, "width": str(sizes.head)}

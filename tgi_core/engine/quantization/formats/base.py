@@ -19,6 +19,8 @@ class Format(ABC):
 
     mark: str
     """The part that all quantized layers have, and no others."""
+    has_cache_scales = False
+    """Whether checkpoints may hold scales of an 8-bit KV cache; see `quantization.cache_scales`."""
 
     @abstractmethod
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -38,7 +40,7 @@ class Format(ABC):
         return f"{layer}.weight"
 
     def unused(self, name: str) -> bool:
-        """Whether a tensor outside of quantized layers is not needed, such as the scales of a KV cache."""
+        """Whether a tensor outside of quantized layers is not needed, such as the scale of queries."""
         return False
 
     @abstractmethod

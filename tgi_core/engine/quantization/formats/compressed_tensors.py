@@ -24,7 +24,7 @@ from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
 from tgi_core.engine.quantization.formats.fields import by_column, check_groups, grouped, signed, unpack_fields
 from tgi_core.engine.quantization.formats.floats4 import e2m1_codes, power_of_two
-from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled
+from tgi_core.engine.quantization.formats.scales import blocks, check_scale, scaled, with_input_scale
 from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
@@ -35,17 +35,20 @@ _CODES: dict[str, dict[str, tuple[int, ...]]] = {
     "pack-quantized": {"int": (2, 3, 4, 5, 6, 7, 8)},
     "nvfp4-pack-quantized": {"float": (4,)},
     "mxfp4-pack-quantized": {"float": (4,)},
+    "dense": {},
 }
-"""Supported bits of a code, by the config's name of the format and the type of the weights."""
+"""Supported bits of a code, by the config's name of the format and the type of the weights. Dense checkpoints may have scales of a KV
+cache."""
 
 _STRATEGIES = ("channel", "tensor", "group", "block", "tensor_group")
 _OPTIONAL = ("input_scale", "input_zero_point", "input_global_scale", "weight_g_idx")
 
 
 class CompressedTensors(Format):
-    """Codes and their scales. Inputs are not rounded, whatever the config's input_activations."""
+    """Codes and their scales; a static scale of inputs is for kernels that round them."""
 
     mark = "weight_scale"
+    has_cache_scales = True
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """See `Format`. All layers have one format, and one type and size of codes."""
@@ -70,7 +73,7 @@ class CompressedTensors(Format):
 
     def unused(self, name: str) -> bool:
         """See `Format.unused`."""
-        return name.endswith((".k_scale", ".v_scale", ".q_scale"))
+        return name.endswith((".q_scale", ".prob_scale"))
 
     @property
     def _packed(self) -> bool:
@@ -85,7 +88,7 @@ class CompressedTensors(Format):
         )
         integers = ("weight_zero_point", "weight_shape") if self._type == "int" else ()
         zeros = ("weight_zero_point",) if self._zero_points else ()
-        check_parts(parts, (name, "weight_scale", *zeros), (*_OPTIONAL, *integers, "k_scale", "v_scale"))
+        check_parts(parts, (name, "weight_scale", *zeros), (*_OPTIONAL, *integers))
         rows, columns = check_tensor(parts, name, dtypes, (None, None)).shape
         if self._packed:
             columns = self._columns_of_words(parts, read, (rows, columns))
@@ -129,7 +132,9 @@ class CompressedTensors(Format):
             by_group = scale.float() / parts["weight_global_scale"] if "weight_global_scale" in parts else power_of_two(scale)
             return grouped(codes, by_group / 2, None, codes.shape[1] // by_group.shape[1], dtype)
         if not self._packed and not parts.keys() & {"weight_zero_point", "weight_g_idx"}:
-            return scaled(parts["weight"], scale, self._block, dtype)
+            weight = scaled(parts["weight"], scale, self._block, dtype)
+            symmetric = "input_zero_point" not in parts or not parts["input_zero_point"].any()
+            return with_input_scale(weight, parts.get("input_scale") if symmetric else None)
         codes, zeros = self._integers(parts)
         rows, columns = codes.shape
         scale = scale.reshape(1, 1).expand(rows, 1) if scale.numel() == 1 else scale.reshape(rows, -1)

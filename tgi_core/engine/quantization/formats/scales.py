@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.formats.checks import FLOATS
 from tgi_core.engine.quantization.formats.fields import grouped
-from tgi_core.engine.quantization.weight import Weight
+from tgi_core.engine.quantization.weight import Scaled, Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
 Block = tuple[int, int]
@@ -35,6 +36,17 @@ def check_scale(parts: Mapping[str, TensorEntry], name: str, shape: tuple[int, i
         fits = len(scale.shape) == 2 and scale.shape[0] == rows and scale.shape[1] > 0 and columns % scale.shape[1] == 0
     if scale.dtype not in (*FLOATS, "F8_E8M0") or not (one or by_row or fits):
         raise ValueError(f"{name} is {scale.dtype} {list(scale.shape)} for a weight of {list(shape)}")
+
+
+def with_input_scale(weight: Weight, scale: Tensor | None) -> Weight:
+    """The weight with the scale of its inputs that a checkpoint was calibrated with, if there is one for all of them. Raises ValueError for
+    a value that is no scale."""
+    if scale is None or scale.numel() != 1 or not isinstance(weight, Scaled):
+        return weight
+    value = float(scale)
+    if not torch.finfo(torch.float32).tiny <= value < math.inf:
+        raise ValueError(f"the scale of inputs is {value:.3g}")
+    return Scaled(weight.parts, weight.dtype, value)
 
 
 def scaled(codes: Tensor, scale: Tensor, block: Block | None, dtype: torch.dtype) -> Weight:
