@@ -28,7 +28,19 @@ from tests.triton.tables import tables_of
 from tgi_core.engine.triton.builds import Build
 from tgi_core.engine.triton.tiles import TileTable
 
-FUSED = ("norm", "rotary", "activation", "sampling", "filtering", "processing", "typical", "top_tokens", "quantized")
+FUSED = (
+    "norm",
+    "rotary",
+    "activation",
+    "sampling",
+    "filtering",
+    "processing",
+    "typical",
+    "top_tokens",
+    "quantized",
+    "routing",
+    "grouped",
+)
 """The modules of kernels that are the same for every chip."""
 
 MODULES = ("varlen", "decode", "cache_write", *FUSED)

@@ -25,7 +25,7 @@ from tgi_core.engine.decoder.reference import reference_logits
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.device import DeviceKit, TableRunner, experts_of
 from tgi_core.engine.drafts import allow_drafts
 from tgi_core.engine.load_heap import load_heap
 from tgi_core.engine.lora.files import open_adapter
@@ -210,7 +210,7 @@ def table_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
         config = read_json(directory / "config.json")
     except StartupError as error:
         raise UnsupportedFamily(str(error)) from error
-    table = read_table(config)
+    table = read_table(config, experts_of(kit) is not None)
     dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
     adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
     try:

@@ -13,7 +13,7 @@ from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.decoder.forward import DecoderForward
-from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
+from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -42,6 +42,9 @@ class PagedDecoderRunner(PagedRunner):
         self.operators, provider, kernels = choose_parts(table, dtype, kit, operators)
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
+        for mlp in (layer.mlp for layer in self.decoder.layers[:1]):
+            if isinstance(mlp, LoadedExperts):  # those of other layers have the same sizes
+                self.operators.prepare_experts(mlp.experts)
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
@@ -63,7 +66,7 @@ def choose_parts(
     table: DecoderTable, dtype: torch.dtype, kit: DeviceKit, operators: Sequence[Operators]
 ) -> tuple[Operators, AttentionProvider, tuple[Kernel, ...]]:
     """The first of `operators` and of the kit's attention providers that support a table, and what was chosen. Raises UnsupportedFamily."""
-    layers = attention_layers(table)
+    layers = attention_layers(table, kit.device)
     chosen, why = _choose("operators", operators, lambda choice: _operators_refusal(choice, table, dtype, kit))
     provider, why_attention = _choose("attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit))
     return (
