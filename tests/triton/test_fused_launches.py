@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.ahead.late import LateQueue
@@ -16,7 +18,7 @@ from tests.engine.test_table_decoder import row_inputs
 from tests.engine.tiny_models import save_tiny, silent
 from tests.triton.noting import NotingDriver
 from tests.triton.test_launches import TILES
-from tgi_core.backend import OutputOptions, Request, Sampling
+from tgi_core.backend import Group, OutputOptions, Request, Sampling
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.processing import LogitsProcessing
 from tgi_core.engine.ahead.row_slots import RowSlots
@@ -24,6 +26,7 @@ from tgi_core.engine.attention.cache import PagedCache
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
+from tgi_core.engine.decoder.partition import RankWeights, with_all_reduce
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import Work
@@ -77,6 +80,26 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
     for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16):
         step(*parts)
     assert driver.loaded[before:] == []
+
+
+def test_two_launches_more_on_a_rank(driver: NotingDriver, tmp_path: Path) -> None:
+    """A rank of two takes two all-reduces more in a layer, which sum in place, and asks the device for nothing."""
+    whole = weights_of(save_tiny("qwen3", tmp_path, num_hidden_layers=2))
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        assert dist.group.WORLD is not None
+        decoder = load_decoder(RankWeights(whole, Group(1, 2, "file:unused", 1, 2)), Linears((TorchLinears(),), CPU), silent)
+        forward, noted = forward_over(with_all_reduce(decoder, dist.group.WORLD.group_name, in_place=True)), list[str]()
+        with torch.inference_mode():
+            metadata = build(row_inputs((4, 1)), 16, CPU)
+            with Operators(noted):
+                forward(metadata, None)
+    finally:
+        dist.destroy_process_group()
+    assert len(driver.launched) == 1 + 2 * 5
+    products = [name for name in noted if name in PRODUCTS]
+    assert len(products) == 2 * 4 + 1 and noted.count("all_reduce_") == 2 * 2
+    assert set(noted) <= {*PRODUCTS, "embedding", "all_reduce_", "wait_tensor"}, noted
 
 
 @pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "gpt_oss"])

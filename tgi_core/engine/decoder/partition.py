@@ -104,6 +104,8 @@ class RowParallelLinear:
     linear: Linear
     group: str
     """torch.distributed's name of the group."""
+    in_place: bool = False
+    """Whether sums overwrite results, which compilers decide for themselves; it saves a copy otherwise."""
 
     @property
     def num_bytes(self) -> int:
@@ -118,15 +120,16 @@ class RowParallelLinear:
     def __call__(self, input: Tensor) -> Tensor:
         """See `Linear.__call__`."""
         operators = torch.ops._c10d_functional
-        out: Tensor = operators.wait_tensor(operators.all_reduce(self.linear(input), "sum", self.group))
+        reduce = operators.all_reduce_ if self.in_place else operators.all_reduce
+        out: Tensor = operators.wait_tensor(reduce(self.linear(input), "sum", self.group))
         return out
 
 
-def with_all_reduce(decoder: LoadedDecoder, group: str) -> LoadedDecoder:
+def with_all_reduce(decoder: LoadedDecoder, group: str, in_place: bool = False) -> LoadedDecoder:
     """One rank's decoder, which adds to the hidden state what all ranks contribute."""
 
     def reduced(layer: LoadedLayer) -> LoadedLayer:
-        mlp = replace(layer.dense, down=RowParallelLinear(layer.dense.down, group))
-        return replace(layer, output=RowParallelLinear(layer.output, group), mlp=mlp)
+        mlp = replace(layer.dense, down=RowParallelLinear(layer.dense.down, group, in_place))
+        return replace(layer, output=RowParallelLinear(layer.output, group, in_place), mlp=mlp)
 
     return replace(decoder, layers=tuple(map(reduced, decoder.layers)))
