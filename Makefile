@@ -9,7 +9,7 @@ PORT ?= 3000
 MINUTES ?= 60
 MUTANTS ?= 500
 
-.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-images coverage-models coverage-models-transformers4 demo-model docs format fuzz install manifests mutants mutation serve soak test test-clients test-images test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
+.PHONY: aot bench bench-front bench-overload bench-peers bench-replicas bench-scheduler bench-tools check clean conformance coverage-images coverage-models coverage-models-transformers4 demo-model docs format fuzz install manifests mutants mutation random-rows serve soak test test-clients test-images test-native-asan test-neuron test-ray test-transformers4 test-triton test-xla wheels
 
 install: $(VENV)/.installed
 
@@ -130,7 +130,11 @@ test-clients: install
 
 # every ragged case and the contract's clauses in Triton's interpreter; `make test` runs some of them
 test-triton: install
-	TGI_TRITON_CASES=400 TGI_TRITON_CLAUSES=all TGI_TRITON_PROCESSED=60 $(BIN)/pytest -n 0 tests/triton
+	TGI_TRITON_CASES=400 TGI_TRITON_CLAUSES=all TGI_TRITON_PROCESSED=60 TGI_TRITON_MODELS=all $(BIN)/pytest -n 0 tests/triton
+
+# rows that ask for anything, sampled by the device's kernels and by the host, in the interpreter; takes hours on one core
+random-rows: install
+	TRITON_INTERPRET=1 TGI_TRITON_ROWS=$(or $(ROWS),10000) $(BIN)/pytest -p tests.triton.patched_once -n 0 -o timeout=0 tests/triton/interpreted_processing.py -k any_rows
 
 # every Triton kernel compiled for every chip, with what it takes of it; WORDS="sm_90 decode" for some
 aot: install

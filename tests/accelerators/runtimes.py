@@ -36,6 +36,10 @@ class FakeEvent:
         if self._runtime.fault is not None:
             raise self._runtime.fault
 
+    def query(self) -> bool:
+        """Not unless the device does something."""
+        return not self._runtime.stuck
+
 
 class FakeRuntime:
     """A device of 100 GB, of which `used` are another's, and tensors of `allocated`."""
@@ -45,6 +49,7 @@ class FakeRuntime:
         self.allocated, self.peak, self.cached, self.pooled, self.gaps = 0, 0, 0, 0, 0
         self.pools = 0
         self.fault: Exception | None = None
+        self.stuck = False
         self.log: list[str] = []
 
     def Stream(self, device: torch.device) -> FakeStream:

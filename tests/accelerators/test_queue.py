@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.accelerators.runtimes import FakeRuntime, graphs_of
-from tgi_core.backend import DeviceLost, OutOfMemory
+from tgi_core.backend import DeviceLost, OutOfMemory, PeerLost
 from tgi_core.engine.accelerator import graph_pool
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.queue import NewGraph, StreamGraphs, StreamQueue
@@ -49,6 +49,17 @@ def test_a_mark_raises_what_its_work_failed_with() -> None:
         queue.record().wait()
     runtime.fault = RuntimeError("something of ours")
     with pytest.raises(RuntimeError, match="something of ours"):
+        queue.record().wait()
+
+
+def test_a_wait_for_other_ranks_ends() -> None:
+    """A device that waits for a rank that is gone never reaches its marks: the host gives up, with that reason."""
+    runtime = FakeRuntime()
+    queue = queue_of(runtime)
+    queue.patience_s = 0.0
+    queue.record().wait()
+    runtime.stuck = True
+    with pytest.raises(PeerLost, match="another rank is gone"):
         queue.record().wait()
 
 

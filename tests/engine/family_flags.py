@@ -47,6 +47,21 @@ FLAGS: list[tuple[str, dict[str, object]]] = [
 ]
 """Biases, tied weights, rotary variants, windows of some layers and scalings: model types with fields of their configs."""
 
+YARN = {"factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 500.0}
+
+EXPERT_FLAGS: list[tuple[str, dict[str, object]]] = [
+    ("qwen2_moe", {"shared_expert_intermediate_size": 80, "norm_topk_prob": True, "num_experts": 7, "num_experts_per_tok": 3}),
+    ("qwen3_moe", {"norm_topk_prob": True, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    ("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": None}),
+    (
+        "gpt_oss",
+        rope("default", rope_theta=1e4) | {"swiglu_limit": 0.4, "layer_types": ["full_attention", "sliding_attention"] * 2},
+    ),
+    ("llama", rope("yarn", **YARN)),
+    ("qwen3", rope("yarn", truncate=False, attention_factor=0.9, beta_fast=8.0, **YARN)),
+]
+"""Experts, and the rotary positions that such models have: for devices that run them from their table."""
+
 
 def save_flagged(model_type: str, fields: dict[str, object], folder: Path) -> Path:
     """Write a random checkpoint with these fields, and return its directory."""

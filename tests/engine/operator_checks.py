@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import CacheScales, LayerCache, LayerShape
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
+from tgi_core.engine.experts import Activation, Experts, Routing
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDTHS = (1, 7, 64, 96, 300, 1027)
@@ -56,6 +57,51 @@ def check_silu_mul(operators: Operators, dtype: torch.dtype, width: int) -> None
     gate_up[0, 0], gate_up[1, width - 1] = 80, -80
     gate, up = gate_up.double().chunk(2, -1)
     assert close(operators.silu_mul(gate_up), gate * up / (1 + (-gate).exp()))
+
+
+ACTIVATIONS = (Activation(), Activation(1.7, 1.0, 0.8))
+ROUTINGS = (Routing(4, 2, True), Routing(3, 1, False), Routing(5, 3, False, 2, True), Routing(3, 3, True, 1))
+
+
+def check_experts(operators: Operators, dtype: torch.dtype, routing: Routing, tokens: int, activation: Activation) -> None:
+    """Tokens run the experts with the largest logits, of equal ones any, and the shared ones, each times its weight; the next norm sums
+    them. All tokens choose the first expert, none the last."""
+    hidden, inner, count = 40, 24, routing.experts + routing.shared
+    logits = noise(tokens, routing.logits, seed=1).to(dtype)
+    logits[:, 0], logits[:, routing.experts - 1] = 9, -9
+    biases = (noise(count, 2 * inner, seed=4), noise(count, hidden, seed=5)) if activation.limit else (None, None)
+    weights = (noise(count, 2 * inner, hidden, seed=2) * hidden**-0.5, noise(count, hidden, inner, seed=3) * inner**-0.5)
+    experts = Experts(*(None if each is None else each.to(dtype) for each in (*weights, *biases)), activation)  # type: ignore[arg-type]
+    chosen = operators.route(logits, routing)
+    shares = logits[:, : routing.experts].double().softmax(-1)
+    for token in range(tokens):
+        ids = chosen.ids[token].tolist()
+        best = sorted(range(routing.experts), key=lambda expert: -float(shares[token, expert]))[: routing.top]
+        assert ids == [*best, *range(routing.experts, count)]
+        own = shares[token, best] / (shares[token, best].sum() if routing.normalized else 1)
+        one = logits[token, -1].double().sigmoid() if routing.gated else torch.ones((), dtype=torch.float64)
+        assert close(chosen.weights[token], torch.cat((own, one.expand(routing.shared))))
+    rows = noise(tokens, hidden).to(dtype)
+    made = operators.experts(rows, chosen, experts)
+    assert made.shape == (tokens, routing.chosen, hidden) and made.dtype is dtype
+    wanted = torch.stack([_expert(rows.double(), experts, chosen.ids[:, place]) for place in range(routing.chosen)], 1)
+    wanted *= chosen.weights.double().unsqueeze(-1)
+    assert close(made, wanted, 8)
+    stream = noise(tokens, hidden, seed=6).to(dtype)
+    joined = stream.double() + 0.3 * made.double().sum(1)
+    operators.add_and_norm(stream, made, 0.3, torch.ones(hidden, dtype=dtype), 1e-6)
+    assert close(stream, joined, 2)
+
+
+def _expert(rows: Tensor, experts: Experts, ids: Tensor) -> Tensor:
+    """Each row by the expert that it has chosen, in double precision."""
+    found = []
+    for row, expert in zip(rows, ids.tolist(), strict=True):
+        both = experts.gate_up[expert].double() @ row
+        both = both if experts.gate_up_bias is None else both + experts.gate_up_bias[expert].double()
+        out = experts.down[expert].double() @ experts.activation(*both.chunk(2))
+        found.append(out if experts.down_bias is None else out + experts.down_bias[expert].double())
+    return torch.stack(found)
 
 
 def check_store(

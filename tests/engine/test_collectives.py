@@ -31,6 +31,7 @@ ranks.reduce(torch.tensor([1.0, 2.0]))
 ranks.gather(torch.tensor([[3.0]]), (2, 1))
 ranks.least(3)
 print(ranks.tell([0, 0]), flush=True)
+print(ranks.share(b"", 3), ranks.share(b"", 3), flush=True)
 sys.stdin.readline()
 ranks.reduce(torch.tensor([2.0]))
 sys.stdin.read()
@@ -53,6 +54,8 @@ def test_two_ranks_sum_gather_agree_and_tell(tmp_path: Path, monkeypatch: pytest
             assert ranks.least(7) == 3
             assert ranks.tell([4, -1]) == [4, -1]
             assert other.stdout.readline().strip() == "[4, -1]"
+            assert (ranks.share(b"abc", 3), ranks.share(b"ab", 3)) == (b"abc", b"")  # of another size than agreed: none
+            assert other.stdout.readline().strip() == "b'abc' b''"
             late = threading.Timer(6, lambda: print(file=other.stdin, flush=True))
             late.start()
             assert ranks.reduce(torch.tensor([1.0])).tolist() == [

@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.operator_checks import DTYPES, HEADS, WIDTHS, check_norms, check_silu_mul, check_store
+from tests.engine.operator_checks import (
+    ACTIVATIONS,
+    DTYPES,
+    HEADS,
+    ROUTINGS,
+    WIDTHS,
+    check_experts,
+    check_norms,
+    check_silu_mul,
+    check_store,
+)
 from tgi_core.engine.decoder.operators import HeadSizes
 from tgi_core.engine.decoder.torch_operators import TorchOperators
+from tgi_core.engine.experts import Activation, Routing
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -24,3 +35,11 @@ def test_rows(dtype: torch.dtype, width: int) -> None:
 def test_store(dtype: torch.dtype, sizes: HeadSizes, turned: int, with_norms: bool) -> None:
     """Heads turned whole, in part or not at all, with norms and without."""
     check_store(TorchOperators(), dtype, sizes, turned, with_norms)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_experts(dtype: torch.dtype, routing: Routing, activation: Activation) -> None:
+    """Routers, experts, and their sum."""
+    check_experts(TorchOperators(), dtype, routing, 6, activation)

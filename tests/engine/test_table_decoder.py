@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.engine.family_flags import FLAGS, save_flagged
+from tests.engine.family_flags import EXPERT_FLAGS, FLAGS, save_flagged
 from tests.engine.tiny_models import PROMPTS, VOCAB, Schedule, expected_tokens, ragged_schedule, save_tiny, silent
 from tgi_core.backend import (
     EMPTY,
@@ -43,9 +43,10 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
+from tgi_core.engine.experts import ExpertsKernel
 from tgi_core.engine.lora.layers import LoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
-from tgi_core.engine.open_model import open_session
+from tgi_core.engine.open_model import open_session, table_weights
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.linear import LinearProvider
 from tgi_core.engine.quantization.stored import open_weights
@@ -116,6 +117,10 @@ class TorchKit:
         """None."""
         return ()
 
+    def experts(self) -> ExpertsKernel | None:
+        """Those of its operators."""
+        return self.operators[0]
+
     def table_refusal(self) -> str:
         """It runs every table."""
         return ""
@@ -146,10 +151,24 @@ def test_family_is_token_exact(model_type: str, tmp_path: Path) -> None:
     check_exact(save_tiny(model_type, tmp_path))
 
 
-@pytest.mark.parametrize(("model_type", "fields"), FLAGS)
+@pytest.mark.parametrize(("model_type", "fields"), FLAGS + EXPERT_FLAGS)
 def test_flags_of_the_family(model_type: str, fields: dict[str, object], tmp_path: Path) -> None:
-    """Biases, tied weights, rotary variants, windows of some layers and scalings, each against transformers."""
+    """Biases, tied weights, rotary variants, windows of some layers, scalings and experts, each against transformers."""
     check_exact(save_flagged(model_type, fields, tmp_path))
+
+
+class Elsewhere(TorchKit):
+    """A device without a kernel of experts."""
+
+    def experts(self) -> None:
+        """None."""
+
+
+@pytest.mark.parametrize(("model_type", "fields"), [("mixtral", {}), ("gpt_oss", {}), EXPERT_FLAGS[-1]])
+def test_devices_without_experts(model_type: str, fields: dict[str, object], tmp_path: Path) -> None:
+    """They are never given a table that their step does not know."""
+    with pytest.raises(UnsupportedFamily, match="experts, attention sinks or YaRN"):
+        table_weights(OpenOptions(str(save_flagged(model_type, fields, tmp_path))), Elsewhere())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -173,7 +192,7 @@ def test_ranks_that_do_not_divide_a_model(llama: Path) -> None:
 
 def weights_of(folder: Path) -> DecoderWeights:
     """A checkpoint's weights by its table."""
-    return DecoderWeights(read_table(read_json(folder / "config.json")), open_weights(folder), torch.float32)
+    return DecoderWeights(read_table(read_json(folder / "config.json"), True), open_weights(folder), torch.float32)
 
 
 def loaded(weights: DecoderWeights, kit: TorchKit | None = None) -> PagedDecoderRunner:
@@ -319,9 +338,10 @@ def test_a_step_stays_on_its_device(device: str, parts: tuple[tuple[int, int], .
 
 
 @pytest.mark.parametrize("parts", STEPS)
-def test_a_step_asks_the_device_for_nothing(parts: tuple[tuple[int, int], ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("model_type", ["ministral", "qwen2_moe", "gpt_oss"])
+def test_a_step_asks_the_device_for_nothing(model_type: str, parts: tuple[tuple[int, int], ...], tmp_path: Path) -> None:
     """With plain torch's attention too, a step runs over tensors that have shapes and no values."""
-    weights, kit = weights_of(save_tiny("ministral", tmp_path, num_hidden_layers=2)), TorchKit()
+    weights, kit = weights_of(save_tiny(model_type, tmp_path, num_hidden_layers=2)), TorchKit()
     kit.device = torch.device("meta")
     runner = loaded(weights, kit)
     with torch.inference_mode():

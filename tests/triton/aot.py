@@ -39,6 +39,8 @@ FUSED = (
     "top_tokens",
     "quantized",
     "scaled_gemm",
+    "routing",
+    "grouped",
 )
 """The modules of kernels that are the same for every chip."""
 

@@ -7,123 +7,41 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import pytest
 import torch
 import triton
-from torch import Tensor
 
-from tests.engine.ahead.late import LateQueue
+from tests.triton.processed_rows import (
+    Device,
+    Vary,
+    anything,
+    check_step,
+    masked,
+    new_rows,
+    penalized,
+    random_step,
+    top,
+    typical,
+)
 from tgi_core.backend import OutputOptions, Request, Sampling
-from tgi_core.backend.batch_tracker import RowInput, RowState
-from tgi_core.engine.ahead.processing import LogitsProcessing
+from tgi_core.backend.batch_tracker import RowState
 from tgi_core.engine.ahead.processing_check import processing_disagreement
-from tgi_core.engine.ahead.row_slots import RowSlots
-from tgi_core.engine.sampler import MASKED, NOT_FINITE, UNBOUND, Sampled, sample
+from tgi_core.engine.sampler import MASKED, NOT_FINITE, UNBOUND
 from tgi_core.engine.triton.sampling import TritonSampler
 
 ROWS = int(os.environ.get("TGI_TRITON_PROCESSED", "10"))
 """Rows per case, each of which is sampled `STEPS` times."""
+ANY_ROWS = int(os.environ.get("TGI_TRITON_ROWS", "36"))
+"""Rows that ask for anything; each step of one counts. `make random-rows` runs many."""
 STEPS = 3
-FAULTS = {-1: NOT_FINITE, -2: UNBOUND, -3: MASKED}
 
 pytestmark = [
     pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs the interpreter"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.*"),  # the interpreter is numpy, which warns of what is not finite
 ]
-
-Vary = Callable[[random.Random, int], tuple[Sampling, OutputOptions, bool]]
-"""Draws what a row asks for, given the size of the vocabulary."""
-
-
-def penalties(chance: random.Random, vocab: int) -> dict[str, float]:
-    """None, one or several."""
-    return {
-        "repetition_penalty": chance.choice((1.0, 1.0, 0.7, 1.2, 3.0)),
-        "frequency_penalty": chance.choice((0.0, 0.0, -0.4, 1.7)),
-        "presence_penalty": chance.choice((0.0, 0.0, -1.1, 0.3)),
-    }
-
-
-def drawn(chance: random.Random) -> dict[str, object]:
-    """An argmax, or a draw with some of the other filters."""
-    if chance.random() < 0.3:
-        return {}
-    return {
-        "do_sample": True,
-        "temperature": chance.choice((0.3, 1.0, 1.7)),
-        "top_k": chance.choice((0, 0, 3, 40)),
-        "top_p": chance.choice((1.0, 1.0, 0.6, 0.95)),
-        "min_p": chance.choice((0.0, 0.0, 0.05)),
-        "seed": chance.getrandbits(63),
-    }
-
-
-def penalized(chance: random.Random, vocab: int) -> tuple[Sampling, OutputOptions, bool]:
-    """Penalties and biases, some of them twice on one token."""
-    bias = tuple((chance.randrange(vocab), chance.uniform(-9, 9)) for _ in range(chance.choice((0, 0, 1, 5))))
-    bias += bias[:1] if chance.random() < 0.3 else ()
-    return Sampling(**drawn(chance), **penalties(chance, vocab), logit_bias=bias), OutputOptions(), False  # type: ignore[arg-type]
-
-
-def masked(chance: random.Random, vocab: int) -> tuple[Sampling, OutputOptions, bool]:
-    """A mask in two of three rows, and penalties in some."""
-    more = penalties(chance, vocab) if chance.random() < 0.3 else {}
-    return Sampling(**drawn(chance), **more), OutputOptions(), chance.random() < 0.66  # type: ignore[arg-type]
-
-
-def typical(chance: random.Random, vocab: int) -> tuple[Sampling, OutputOptions, bool]:
-    """Typical-p in most rows, with masks in some."""
-    share = chance.choice((1.0, 0.2, 0.7, 0.95, 0.999))
-    return Sampling(**drawn(chance), typical_p=share), OutputOptions(), chance.random() < 0.3  # type: ignore[arg-type]
-
-
-def top(chance: random.Random, vocab: int) -> tuple[Sampling, OutputOptions, bool]:
-    """Top tokens in most rows, with everything else in some."""
-    sampling = chance.choice((penalized, masked, typical))(chance, vocab)
-    return sampling[0], OutputOptions(top_n=chance.choice((0, 1, 3, 20))), sampling[2]
-
-
-class Device:
-    """The device's sampler, and the host's beside it, over rows that keep what they sample."""
-
-    def __init__(self, rows: list[RowState], vocab: int) -> None:
-        self.rows, self.vocab, sampler = rows, vocab, TritonSampler()
-        queue = LateQueue(eager=True)
-        self.slots = RowSlots(len(rows), 8, vocab, lambda row: False, lambda row: True)
-        self.newest = torch.zeros(len(rows) + 2, dtype=torch.int64)
-        self.processing = LogitsProcessing(queue, sampler, self.slots, self.newest, vocab, torch.device("cpu"))
-
-    def sample(self, logits: Tensor, order: list[int], masks: np.ndarray) -> tuple[Sampled, Sampled]:
-        """What both samplers make of logits [rows, vocabulary] for the rows in this order; `masks` bool [rows, vocabulary]."""
-        rows = [self.rows[place] for place in order]
-        inputs = [RowInput(row, len(row.tokens) - 1, 1, yields=True) for row in rows]
-        taken = np.array(self.slots.take(rows, {row.request.id for row in self.rows}), np.int64)
-        asked = [place for place in order if self.rows[place].request.masked]
-        padded = np.zeros((len(asked), -(-self.vocab // 32) * 32), np.uint8)
-        padded[:, : self.vocab] = masks[asked]
-        packed = np.packbits(padded, axis=1, bitorder="little").tobytes()
-        tokens, logprobs, top = self.processing.enqueue(lambda: logits, inputs, order, taken, packed).read()
-        faults = {place: FAULTS[token] for place, token in enumerate(tokens) if token < 0}
-        found = Sampled(tokens, logprobs, top, faults)
-        allowed = torch.ones(len(order), self.vocab, dtype=torch.bool)
-        for place, row in enumerate(order):
-            if self.rows[row].request.masked:
-                allowed[place] = torch.from_numpy(masks[row])
-        return found, sample(logits[order], rows, allowed)
-
-
-def new_rows(vary: Vary, chance: random.Random, vocab: int, count: int) -> list[RowState]:
-    """Rows with prompts in which tokens repeat; some have generated tokens already."""
-    rows = []
-    for id in range(1, count + 1):
-        tokens = [chance.randrange(vocab) for _ in range(chance.randint(1, 12))] * chance.randint(1, 2)
-        sampling, want, has_mask = vary(chance, vocab)
-        request = Request(id, tuple(tokens), chance.randint(1, len(tokens)), 0, ((id,),), len(tokens), sampling, want, has_mask)
-        rows.append(RowState(request, list(tokens), len(tokens), ([id],)))
-    return rows
 
 
 @pytest.mark.parametrize("vary", [penalized, masked, typical, top], ids=lambda vary: vary.__name__)
@@ -133,22 +51,22 @@ def test_the_hosts_tokens(vary: Vary, vocab: int, dtype: torch.dtype) -> None:
     chance, generator = random.Random(vocab), torch.Generator().manual_seed(vocab)
     device = Device(new_rows(vary, chance, vocab, ROWS), vocab)
     for _ in range(STEPS):
-        logits = 2 * torch.randn(ROWS, vocab, generator=generator)
-        logits = torch.where(torch.arange(ROWS).unsqueeze(-1) % 3 == 0, (2 * logits).round() / 2, logits).to(dtype)
-        masks = np.array([[chance.random() < chance.choice((0.05, 0.9)) for _ in range(vocab)] for _ in range(ROWS)])
-        masks[:, chance.randrange(vocab)] = True
-        order = chance.sample(range(ROWS), ROWS - 1)
-        found, wanted = device.sample(logits, order, masks)
-        assert not wanted.faults and found.tokens == wanted.tokens
-        for place, row in enumerate(order):
-            want = device.rows[row].request.want
-            assert found.logprobs[place] == pytest.approx(wanted.logprobs[place], abs=5e-6, rel=5e-6) or not want.logprobs
-            mine, theirs = found.top[place], wanted.top[place]
-            assert [token.id for token in mine] == [token.id for token in theirs]
-            chances = [token.logprob for token in mine]
-            assert chances == pytest.approx([token.logprob for token in theirs], abs=5e-6, rel=5e-6)
-            device.rows[row].tokens.append(found.tokens[place])
-        assert device.newest[device.slots.take([device.rows[row] for row in order], set())].tolist() == found.tokens
+        logits, masks = random_step(ROWS, vocab, chance, generator)
+        check_step(device, logits.to(dtype), masks, chance.sample(range(ROWS), ROWS - 1))
+
+
+def test_any_rows() -> None:
+    """So do rows that ask for anything at once, in float32, over vocabularies of one token up to several chunks."""
+    left = ANY_ROWS
+    for seed in count():
+        if left <= 0:
+            break
+        chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+        vocab, rows = chance.choice((1, 2, 15, 300, 1025, 4096, 4099, 9001)), min(12, left)
+        device = Device(new_rows(anything, chance, vocab, rows), vocab)
+        for _ in range(STEPS):
+            check_step(device, *random_step(rows, vocab, chance, generator), chance.sample(range(rows), rows))
+            left -= rows
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float32])

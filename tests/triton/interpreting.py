@@ -14,7 +14,7 @@ _PADDING = ("overflow encountered", "invalid value encountered")
 
 def run_interpreted(name: str) -> None:
     """Every test of the file of that name passes."""
-    options = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "timeout=1800"]
+    options = ["-x", "-p", "tests.triton.patched_once", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "timeout=1800"]
     options += [f"-Wignore:{warning}:RuntimeWarning" for warning in _PADDING]
     command = [sys.executable, "-m", "pytest", *options, str(HERE / name)]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.ahead.late import LateQueue
@@ -15,14 +18,15 @@ from tests.engine.test_table_decoder import row_inputs
 from tests.engine.tiny_models import save_tiny, silent
 from tests.triton.noting import NotingDriver
 from tests.triton.test_launches import TILES
-from tgi_core.backend import OutputOptions, Request, Sampling
+from tgi_core.backend import Group, OutputOptions, Request, Sampling
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.processing import LogitsProcessing
 from tgi_core.engine.ahead.row_slots import RowSlots
 from tgi_core.engine.attention.cache import PagedCache
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.decoder.forward import DecoderForward
-from tgi_core.engine.decoder.loading import attention_layers, load_decoder
+from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
+from tgi_core.engine.decoder.partition import RankWeights, with_all_reduce
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import Work
@@ -38,14 +42,23 @@ from tgi_core.engine.triton.sampling import TritonSampler
 from tgi_core.model_files import read_json
 
 CPU = torch.device("cpu")
+PRODUCTS = ("linear", "mm", "addmm")
+
+
+def weights_of(folder: Path) -> DecoderWeights:
+    """A model in bfloat16."""
+    return DecoderWeights(read_table(read_json(folder / "config.json"), True), open_weights(folder), torch.bfloat16)
 
 
 def forward_of(folder: Path) -> DecoderForward:
-    """A model in bfloat16, wholly by Triton's kernels but for its products."""
-    table = read_table(read_json(folder / "config.json"))
-    decoder = load_decoder(DecoderWeights(table, open_weights(folder), torch.bfloat16), Linears((TorchLinears(),), CPU), silent)
+    """A model, wholly by Triton's kernels but for its products."""
+    return forward_over(load_decoder(weights_of(folder), Linears((TorchLinears(),), CPU), silent))
+
+
+def forward_over(decoder: LoadedDecoder) -> DecoderForward:
+    """The same of a loaded one."""
     provider = TritonAttention(TILES, 4, 1)
-    shapes = tuple(layer.shape for layer in attention_layers(table))
+    shapes = tuple(layer.shape for layer in attention_layers(decoder.table))
     cache = PagedCache(shapes, 2, 16, torch.bfloat16, CPU, provider.new_layer)
     return DecoderForward(decoder, TritonOperators(), provider, cache.layers)
 
@@ -70,6 +83,58 @@ def test_five_launches_a_layer(driver: NotingDriver, tmp_path: Path) -> None:
     assert driver.loaded[before:] == []
 
 
+def test_two_launches_more_on_a_rank(driver: NotingDriver, tmp_path: Path) -> None:
+    """A rank of two takes two all-reduces more in a layer, which sum in place, and asks the device for nothing."""
+    whole = weights_of(save_tiny("qwen3", tmp_path, num_hidden_layers=2))
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        assert dist.group.WORLD is not None
+        decoder = load_decoder(RankWeights(whole, Group(1, 2, "file:unused", 1, 2)), Linears((TorchLinears(),), CPU), silent)
+        forward, noted = forward_over(with_all_reduce(decoder, dist.group.WORLD.group_name, in_place=True)), list[str]()
+        with torch.inference_mode():
+            metadata = build(row_inputs((4, 1)), 16, CPU)
+            with Operators(noted):
+                forward(metadata, None)
+    finally:
+        dist.destroy_process_group()
+    assert len(driver.launched) == 1 + 2 * 5
+    products = [name for name in noted if name in PRODUCTS]
+    assert len(products) == 2 * 4 + 1 and noted.count("all_reduce_") == 2 * 2
+    assert set(noted) <= {*PRODUCTS, "embedding", "all_reduce_", "wait_tensor"}, noted
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "gpt_oss"])
+def test_twelve_launches_of_experts(model_type: str, driver: NotingDriver, tmp_path: Path) -> None:
+    """With experts, shared ones and a router among them, a layer takes eleven launches in a decode step, three of them products; nothing
+    asks the device for a number, and no number of tokens compiles another kernel."""
+    folder = save_tiny(model_type, tmp_path, num_hidden_layers=2, **({"layer_types": KINDS} if model_type == "gpt_oss" else {}))
+    forward = forward_of(folder)
+    mlp = forward.decoder.layers[0].mlp
+    assert isinstance(mlp, LoadedExperts)
+    forward.operators.prepare_experts(mlp.experts)
+
+    def step(*parts: tuple[int, int]) -> list[str]:
+        metadata, noted = build(row_inputs(*parts), 16, CPU), list[str]()
+        driver.launched.clear()
+        with torch.inference_mode(), Operators(noted):
+            forward(metadata, None)
+        return noted
+
+    noted = step((4, 1))
+    layer = ["rope_and_cache_kernel", "decode_kernel", "rms_norm_kernel", "route_kernel", "sort_kernel"]
+    layer += ["grouped_gemm_kernel", "grouped_gemm_kernel", "rms_norm_kernel"]
+    assert [name for name, _ in driver.launched] == ["rms_norm_kernel", *layer, *layer]
+    products = [name for name in noted if name in PRODUCTS]
+    assert len(products) == 2 * 3 + 1 and len(noted) == len(products) + 1, noted  # and the embedding
+    before = len(driver.loaded)
+    for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16, ((15, 1),) * 200, ((15, 1),) * 600):
+        assert not set(step(*parts)) & {"_local_scalar_dense", "nonzero"}
+    assert driver.loaded[before:] == []
+
+
+KINDS = ["full_attention", "sliding_attention"]
+
+
 class CountingQueue(LateQueue):
     """A device that does work at once, and counts torch's operators in it, besides views and allocations."""
 
@@ -92,7 +157,7 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         name = func.overloadpacket.__name__
-        if not func.is_view and not name.startswith("empty"):
+        if not func.is_view and not name.startswith(("empty", "new_empty")):
             self._noted.append(name)
         return func(*args, **(kwargs or {}))
 

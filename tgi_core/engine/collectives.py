@@ -40,14 +40,28 @@ FILE = "file:"
 """Prefix of a rendezvous that is a file in a private folder, for ranks of one machine."""
 
 
-class DeviceEvent(Protocol):
-    """An event in a device's current stream, as in torch's device modules."""
+class Reachable(Protocol):
+    """An event in a device's stream, as in torch's device modules."""
+
+    def query(self) -> bool:
+        """Whether the device has reached it."""
+
+
+class DeviceEvent(Reachable, Protocol):
+    """An event that is recorded in the current stream."""
 
     def record(self) -> None:
         """Record it at the stream's current end."""
 
-    def query(self) -> bool:
-        """Whether the device has reached it."""
+
+def reached(event: Reachable, patience_s: float) -> bool:
+    """Wait until the device has reached an event, but no longer than that; whether it has."""
+    deadline = time.monotonic() + patience_s
+    while not event.query():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 class Collectives:
@@ -107,17 +121,25 @@ class Collectives:
         self.settle()
         return told.tolist()
 
+    def share(self, data: bytes, size: int) -> bytes:
+        """Broadcast: rank 0's bytes, `size` of them, or none on any rank if it has not that many; the others pass anything."""
+        if not self.tell([int(self.leads and len(data) == size)])[0]:
+            return b""
+        shared = torch.frombuffer(bytearray(data if self.leads else size), dtype=torch.uint8).to(self._device)
+        with _peers(self._patience_s):
+            dist.broadcast(shared, src=0)
+        self.settle()
+        return shared.cpu().numpy().tobytes()
+
     def settle(self) -> None:
         """Wait until the device has run everything enqueued so far, as reading from it would, but no longer than other ranks may need: a
         collective that misses a rank runs forever, and nothing can end a read that waits for it. Raises PeerLost."""
         if self._new_event is None:
             return
-        event, deadline = self._new_event(), time.monotonic() + self._patience_s
+        event = self._new_event()
         event.record()
-        while not event.query():
-            if time.monotonic() >= deadline:
-                raise PeerLost(f"another rank is gone, or needs more than {self._patience_s} s for its part of a step")
-            time.sleep(POLL_S)
+        if not reached(event, self._patience_s):
+            raise PeerLost(f"another rank is gone, or needs more than {self._patience_s} s for its part of a step")
 
     def meet(self) -> None:
         """Barrier: wait until all ranks have reached this point in loading, without using the device."""

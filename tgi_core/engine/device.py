@@ -15,6 +15,7 @@ from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import DeviceQueue
+from tgi_core.engine.experts import ExpertsKernel
 from tgi_core.engine.lora.layers import LoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.quantization.linear import LinearProvider
@@ -96,6 +97,19 @@ class PlansTables(Protocol):
 
     def plan_table(self, table: DecoderTable, dtype: torch.dtype) -> TablePlan:
         """See `TablePlan`. Raises UnsupportedFamily."""
+
+
+@runtime_checkable
+class RunsExperts(Protocol):
+    """A device kit with such a kernel; its `table_runner` runs tables with experts, attention sinks and YaRN."""
+
+    def experts(self) -> ExpertsKernel | None:
+        """The kernel; None if this device has none after all."""
+
+
+def experts_of(kit: DeviceKit) -> ExpertsKernel | None:
+    """A device's kernel of experts."""
+    return kit.experts() if isinstance(kit, RunsExperts) else None
 
 
 def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:

@@ -17,20 +17,24 @@ import torch
 
 from tgi_core.backend import Feature, InvalidModel, Kernel, OpenOptions, Progress, Unsupported
 from tgi_core.engine.ahead.device import AheadRunner, QueuedDevice
+from tgi_core.engine.ahead.ranks import AheadRankSession
 from tgi_core.engine.ahead.session import AheadSession
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.base_session import BaseSession
+from tgi_core.engine.collectives import Collectives, open_collectives
 from tgi_core.engine.decoder.adapters import TableAdapter
+from tgi_core.engine.decoder.partition import RankWeights
 from tgi_core.engine.decoder.reference import reference_logits
-from tgi_core.engine.decoder.table import read_table
+from tgi_core.engine.decoder.table import DecoderTable, read_table
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import DeviceKit, TableRunner
+from tgi_core.engine.device import DeviceKit, TableRunner, experts_of
 from tgi_core.engine.drafts import allow_drafts
 from tgi_core.engine.load_heap import load_heap
 from tgi_core.engine.lora.files import open_adapter
 from tgi_core.engine.lora.weights import adapters_to_check
 from tgi_core.engine.models.shape import ModelShape
+from tgi_core.engine.paged_decoder import PagedDecoderRunner
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.runner import Runner, TakesImages
 from tgi_core.engine.self_check import RAGGED_CHUNKS, Expected, check_runner, probe_ids
@@ -59,20 +63,64 @@ def open_session(options: OpenOptions, kit: DeviceKit, progress: Progress) -> Ba
 
 
 def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSession:
+    collectives: Collectives | None = None
     try:
-        if options.group.world != 1:
-            raise UnsupportedFamily("several ranks share single modules")
-        runner = open_table(options, kit, progress)
+        if options.group.world == 1:
+            runner = open_table(options, kit, progress)
+        else:
+            weights = _rank_weights(options, kit)
+            collectives = open_collectives(options.group, kit.collectives, kit.device)
+            runner = _open_rank(weights, options, kit, progress, collectives)
     except UnsupportedFamily as reason:
         _log.info("runs through transformers' modules: %s", reason)
-        return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)))
-    return _session(runner, runner.shape, kit, options, kit.choices(), progress)
+        return open_modules(options, kit, progress, Kernel("step", "transformers' modules", str(reason)), collectives)
+    except BaseException:
+        if collectives is not None:
+            collectives.close()
+        raise
+    return _session(runner, runner.shape, kit, options, kit.choices(), progress, collectives)
 
 
-def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel) -> BaseSession:
-    """A session over transformers' modules, or this rank's part of them; `step` says why. Raises InvalidModel, Unsupported, PeerLost."""
+def _rank_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
+    """A model's table, if ranks can share it: found out before they connect, alike on all of them. Raises UnsupportedFamily with the
+    reason, Unsupported."""
+    if kit.queue() is None:
+        raise UnsupportedFamily("several ranks share single modules")
+    weights = table_weights(options, kit)
+    try:
+        RankWeights(weights, options.group)
+    except Unsupported as reason:
+        raise UnsupportedFamily(str(reason)) from reason
+    return weights
+
+
+def _open_rank(
+    weights: DecoderWeights, options: OpenOptions, kit: DeviceKit, progress: Progress, collectives: Collectives
+) -> PagedDecoderRunner:
+    """This rank's step over its part of the table, checked against plain torch. Raises UnsupportedFamily on all ranks alike."""
+    runner, reason = None, ""
+    try:
+        found = kit.table_runner(RankWeights(weights, options.group), progress)
+        runner = found if isinstance(found, PagedDecoderRunner) else None
+    except UnsupportedFamily as error:
+        reason = str(error)
+    collectives.meet()  # reading takes some ranks longer than others, and the device's own timeouts do not allow for that
+    if not collectives.least(int(runner is not None)) or runner is None:
+        raise UnsupportedFamily(reason or "a rank of this device has no step for tables that are divided")
+    runner.join(collectives)
+    expected = _expected(weights)
+    weights.forget()
+    collectives.meet()
+    _check_table(runner, expected, weights.table)
+    return runner
+
+
+def open_modules(
+    options: OpenOptions, kit: DeviceKit, progress: Progress, step: Kernel, collectives: Collectives | None = None
+) -> BaseSession:
+    """A session over transformers' modules, or this rank's part of them; `step` says why. `collectives`, if ranks have connected already.
+    Raises InvalidModel, Unsupported, PeerLost."""
     # transformers takes seconds to import: import it only for models that need it.
-    from tgi_core.engine.collectives import open_collectives
     from tgi_core.engine.encoder_decoder.opening import open_encoder_decoder
     from tgi_core.engine.models.build import is_encoder_decoder
     from tgi_core.engine.parallel.loading import check_partition, load_partition
@@ -89,7 +137,7 @@ def open_modules(options: OpenOptions, kit: DeviceKit, progress: Progress, step:
         runner, shape = select_runner(source, kit, progress, adapters)
         return _session(runner, shape, kit, options, kernels, progress)
     check_partition(source.config, source.dtype, group.rank, group.world, open_weights(source.directory).most_elements)
-    collectives = open_collectives(group, kit.collectives, kit.device)
+    collectives = collectives or open_collectives(group, kit.collectives, kit.device)
     load = partial(load_partition, collectives=collectives)
     runner, shape = select_runner(replace(source, load=load), kit, progress, collectives=collectives)
     drafts, images = allow_drafts(runner, exact=True), _no_images(runner, "several ranks share the model")
@@ -114,6 +162,7 @@ def _session(
     options: OpenOptions,
     kernels: tuple[Kernel, ...],
     progress: Progress,
+    collectives: Collectives | None = None,
 ) -> BaseSession:
     """One step ahead if the device is asynchronous and the runner's steps can be enqueued; else one step at a time."""
     queue, masks, adapters = kit.queue(), options.masks, tuple(each.name for each in options.adapters)
@@ -129,6 +178,8 @@ def _session(
         return SyncSession(runner, shape, masks, adapters, kernels)
     ahead = "one step" if queue.in_flight > 1 else "lock step"
     kernels = (*kernels, Kernel("run ahead", ahead))
+    if collectives is not None:
+        return AheadRankSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, collectives, kernels)
     return AheadSession(cast(AheadRunner, runner), QueuedDevice(kit, queue, shape), masks, adapters, kernels)
 
 
@@ -201,14 +252,15 @@ def load_table(
     runner, expected = make(weights, progress), _expected(weights)
     weights.forget()
 
-    def check() -> None:
-        try:
-            check_runner(runner, expected, RAGGED_CHUNKS)
-        except NotRagged as error:
-            raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
-        _log.info("%s runs from its table", table.model_type)
+    return runner, partial(_check_table, runner, expected, table)
 
-    return runner, check
+
+def _check_table(runner: TableRunner, expected: Expected, table: DecoderTable) -> None:
+    try:
+        check_runner(runner, expected, RAGGED_CHUNKS)
+    except NotRagged as error:
+        raise UnsupportedFamily(f"its step from the table fails the self-check: {error}") from error
+    _log.info("%s runs from its table", table.model_type)
 
 
 def table_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
@@ -220,7 +272,7 @@ def table_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
         config = read_json(directory / "config.json")
     except StartupError as error:
         raise UnsupportedFamily(str(error)) from error
-    table = read_table(config)
+    table = read_table(config, experts_of(kit) is not None)
     dtype = kit.choose_dtype(options.dtype, _stored_dtype(config))
     adapters = tuple(TableAdapter(open_adapter(each), table) for each in options.adapters)
     try:

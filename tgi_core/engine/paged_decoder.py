@@ -12,9 +12,11 @@ from torch import Tensor
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
-from tgi_core.engine.decoder.loading import LoadedDecoder, attention_layers, load_decoder
+from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
 from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
@@ -28,7 +30,7 @@ _Choice = TypeVar("_Choice", bound=HasName)
 
 
 class PagedDecoderRunner(PagedRunner):
-    """Runs a decoder from its table on one rank; see `TableRunner`."""
+    """Runs a decoder, or a rank's part of it, from its table; see `TableRunner`."""
 
     def __init__(self, kit: DeviceKit, weights: DecoderWeights, operators: Sequence[Operators], progress: Progress) -> None:
         """Load the weights, and choose the first of `operators` and of the kit's attention providers that support them.
@@ -43,10 +45,17 @@ class PagedDecoderRunner(PagedRunner):
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
         self.rounds_inputs = linears.rounds_inputs
+        for mlp in (layer.mlp for layer in self.decoder.layers[:1]):
+            if isinstance(mlp, LoadedExperts):  # those of other layers have the same sizes
+                self.operators.prepare_experts(mlp.experts)
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
         self.kernels = (*kernels, *linears.kernels())
+
+    def join(self, collectives: Collectives) -> None:
+        """Run as a rank of a group, over its part of the weights; see `RankWeights`."""
+        self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name, in_place=True), collectives.least
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Hidden states [kept, hidden] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""
@@ -69,7 +78,7 @@ def choose_parts(
     table: DecoderTable, dtype: torch.dtype, kit: DeviceKit, operators: Sequence[Operators]
 ) -> tuple[Operators, AttentionProvider, tuple[Kernel, ...]]:
     """The first of `operators` and of the kit's attention providers that support a table, and what was chosen. Raises UnsupportedFamily."""
-    layers = attention_layers(table)
+    layers = attention_layers(table, device=kit.device)
     chosen, why = _choose("operators", operators, lambda choice: _operators_refusal(choice, table, dtype, kit))
     provider, why_attention = _choose("attention", kit.attention(), lambda choice: attention_refusal(choice, layers, dtype, kit))
     return (

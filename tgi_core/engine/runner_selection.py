@@ -16,7 +16,7 @@ from tgi_core.engine.attention.provider import SEES_NOTHING_AHEAD, AttentionProv
 from tgi_core.engine.attention.sharing import drop_head_shards
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
-from tgi_core.engine.device import DeviceKit, attention_refusal
+from tgi_core.engine.device import DeviceKit, attention_refusal, experts_of
 from tgi_core.engine.hf_cache import HFCacheRunner
 from tgi_core.engine.lora.adapters import Adapters
 from tgi_core.engine.lora.files import AdapterFile
@@ -30,6 +30,7 @@ from tgi_core.engine.models.attention_layers import (
 )
 from tgi_core.engine.models.build import ModelSource, first_position, ids_without_logits, shape_of
 from tgi_core.engine.models.calling import Convention, ModelCall
+from tgi_core.engine.models.expert_layers import use_kernel
 from tgi_core.engine.models.generating import counts_positions, generated_logits, plain_logits
 from tgi_core.engine.models.linear import KernelLinear
 from tgi_core.engine.models.loading import tied_groups
@@ -171,6 +172,8 @@ def _ragged(
         probe_forward(model, call)
     linears, tied = Linears(kit.linears(), kit.device), _tied(model)
     replace_linears(model, seen, lambda weight, bias: KernelLinear(linears.load(weight, bias), weight, bias))
+    kernel = experts_of(kit)
+    fused = kernel is not None and use_kernel(model, kernel)
     adapters.install(model)
     runner.rounds_inputs = linears.rounds_inputs
     try:
@@ -187,6 +190,8 @@ def _ragged(
             check_runner(runner, expected, RAGGED_CHUNKS)
         return runner
     runner.kernels = (*runner.kernels, *linears.kernels())
+    if kernel is not None and fused:
+        runner.kernels = (*runner.kernels, Kernel("experts", kernel.name))
     runner.shape = replace(shape, weight_bytes=shape.weight_bytes - linears.saved_bytes + _kept_bytes(model, tied))
     return runner
 

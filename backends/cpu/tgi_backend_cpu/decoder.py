@@ -92,11 +92,12 @@ class PackedDecoder:
 
     def _layer(self, weights: DecoderWeights, index: int) -> Layer:
         found, kind = weights.layer(index), self.table.layers[index]
+        mlp = found.dense
         return Layer(
             qkv=self._heads(found.qkv, found.qkv_bias),
             output=self._linear([found.output], found.output_bias),
-            gate_up=self._linear([found.gate, found.up], found.gate_up_bias, Panels.PAIRS),
-            down=self._linear([found.down], found.down_bias),
+            gate_up=self._linear([mlp.gate, mlp.up], mlp.gate_up_bias, Panels.PAIRS),
+            down=self._linear([mlp.down], mlp.down_bias),
             attention_norm=self._floats(found.attention_norm),
             mlp_norm=self._floats(found.mlp_norm),
             query_norm=self._floats(found.query_norm),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tgi_backend_static_cpu.kit import StaticCpuKit
 
-from tests.engine.ahead.opened import PLAN
 from tests.engine.speculation_clauses import passed
 from tests.engine.static.opened import FLAT, TABLES, open_on_static
 from tests.engine.tiny_models import drafted_schedule, save_tiny, silent

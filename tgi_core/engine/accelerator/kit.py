@@ -26,6 +26,7 @@ from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TablePlan, TableRunner
 from tgi_core.engine.device_queue import DeviceQueue, StepSampler
+from tgi_core.engine.experts import ExpertsKernel
 from tgi_core.engine.lora.layers import LoraKernel, TorchLoraKernel
 from tgi_core.engine.lora.weights import LoraWeights
 from tgi_core.engine.paged_decoder import PagedDecoderRunner, choose_parts
@@ -197,6 +198,10 @@ class AcceleratorKit(ABC):
     def default_step_tokens(self) -> int:
         """A prefill chunk that fills the device, but holds up decode rows for only tens of milliseconds."""
         return 8192
+
+    def experts(self) -> ExpertsKernel | None:
+        """Our kernel of experts, if Triton is installed; torch's grouped GEMM waits for the device in most dtypes and on most chips."""
+        return None if self._only_torch() or probing.probe() else self._operators()[0]
 
     def table_refusal(self) -> str:
         """Why this device cannot run decoders from tables; empty if it can."""

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tgi_core.backend import BackendError
+from tgi_core.backend import BackendError, PeerLost
 from tgi_core.engine.accelerator.graph_pool import abandon_pool, syncs_refused
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.collectives import reached
 from tgi_core.engine.device_queue import CannotCapture, StepSampler, Usage, Work
 
 Translate = Callable[[Exception], BackendError | None]
@@ -39,17 +40,23 @@ class DeviceEvent(Protocol):
     def synchronize(self) -> None:
         """Wait until everything before it is done. Raises RuntimeError if that failed."""
 
+    def query(self) -> bool:
+        """Whether everything before it is done. Raises RuntimeError if that failed."""
+
 
 class StreamEvent:
     """An event in the stream."""
 
-    def __init__(self, event: DeviceEvent, translate: Translate) -> None:
-        self._event, self._translate = event, translate
+    def __init__(self, event: DeviceEvent, translate: Translate, patience_s: float | None = None) -> None:
+        self._event, self._translate, self._patience_s = event, translate, patience_s
 
     def wait(self) -> None:
-        """Wait until everything enqueued before is done. Raises its failure."""
+        """Wait until everything enqueued before is done. Raises its failure; PeerLost if that takes longer than the queue has patience."""
         try:
-            self._event.synchronize()
+            if self._patience_s is None:
+                self._event.synchronize()
+            elif not reached(self._event, self._patience_s):
+                raise PeerLost(f"another rank is gone, or needs more than {self._patience_s} s for its part of a step")
         except RuntimeError as error:
             raise self._translate(error) or error from error
 
@@ -124,6 +131,8 @@ class StreamQueue:
         in_flight: int = 2,
     ) -> None:
         self.in_flight = in_flight
+        self.patience_s: float | None = None
+        """How long to wait for work in which other ranks take part; None: as long as it takes."""
         self.runtime, self.device, self._translate = runtime, device, translate
         self._new_graph, self._sampler = new_graph, sampler
         self._stream = runtime.Stream(device)
@@ -142,7 +151,7 @@ class StreamQueue:
         """An event at the current end of the queue."""
         event = self.runtime.Event()
         event.record(self._stream)
-        return StreamEvent(event, self._translate)
+        return StreamEvent(event, self._translate, self.patience_s)
 
     def graphs(self) -> StreamGraphs | str:
         """A new `GraphCapturer`, or why there is none."""

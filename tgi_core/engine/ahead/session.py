@@ -86,6 +86,8 @@ class AheadSession(BaseSession):
         self._pending: deque[PendingStep] = deque()
         self._lost: DeviceLost | None = None
         self._read_ns = 0
+        self._masked = masks is not None
+        """Whether rows may have masks."""
 
     @hookimpl
     def warmup(self, plan: WarmupPlan, progress: Progress) -> Capacity:
@@ -160,7 +162,7 @@ class AheadSession(BaseSession):
         """Have the device sample the rows whose masks it waits for. Masks follow from their newest tokens, which are read first: those of
         the step before this one, which the device has finished unless the core has not read it."""
         given = pending.given
-        if given is None or not given.masked or given.sample_masked is None or self._masks is None:
+        if given is None or not given.masked or given.sample_masked is None or not self._masked:
             return
         for earlier in self._pending:
             if earlier is pending:
@@ -170,11 +172,14 @@ class AheadSession(BaseSession):
         if not row_inputs:
             return
         try:
-            packed = self._masks.fill(tuple([mask_row(row_input.row) for row_input in row_inputs]))
-            size = 4 * -(-self._shape.vocab_size // 32) * len(row_inputs)
-            given.sample_masked(row_inputs, packed if len(packed) == size else bytes(size))
+            given.sample_masked(row_inputs, self._filled(row_inputs, 4 * -(-self._shape.vocab_size // 32) * len(row_inputs)))
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(pending, error)
+
+    def _filled(self, row_inputs: Sequence[RowInput], size: int) -> bytes:
+        """The masks of rows, in so many bytes: where there are none of that size, they allow nothing."""
+        packed = b"" if self._masks is None else self._masks.fill(tuple([mask_row(row_input.row) for row_input in row_inputs]))
+        return packed if len(packed) == size else bytes(size)
 
     def _verify(self, pending: PendingStep) -> None:
         """Sample the rows with drafts, whose earlier tokens have been read."""
@@ -195,11 +200,15 @@ class AheadSession(BaseSession):
 
         try:
             given.wait()
-            rows = self._device.now(choose)
+            rows = self._chosen(row_inputs, choose)
         except (BackendError, *TORCH_ERRORS) as error:
             self._fail(pending, error)
             return
         self._note(pending, row_inputs, rows)
+
+    def _chosen(self, row_inputs: Sequence[RowInput], choose: Callable[[], tuple[Row, ...]]) -> tuple[Row, ...]:
+        """What `choose` samples for rows."""
+        return self._device.now(choose)
 
     def _read(self, pending: PendingStep) -> None:
         """Read the tokens that the device sampled."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape
 from tgi_core.engine.attention.checking import TOLERANCES
+from tgi_core.engine.decoder.experts import ExpertTable
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.torch_operators import TorchOperators
+from tgi_core.engine.experts import Experts
 
 _TOKENS = 5
 _SCALE = 0.3
 _SLOTS = (BLOCK_SIZES[0] + 1, BLOCK_SIZES[0], 2 * BLOCK_SIZES[0] + 3, 3 * BLOCK_SIZES[0] - 1, -1)
 """Slots of keys and values: one per token, out of order, one of them not written."""
+
+_INNER = 64
+"""Columns of the experts that are run."""
 
 _CPU = torch.device("cpu")
 
@@ -44,7 +49,10 @@ def _results(
     yield "norm", operators.norm(stream, weight, table.epsilon)
     yield "add_and_norm", operators.add_and_norm(stream, branch, _SCALE, weight, table.epsilon)
     yield "the sum of add_and_norm", stream
-    yield "silu_mul", operators.silu_mul(drawn(_TOKENS, 2 * table.intermediate))
+    if table.experts is None:
+        yield "silu_mul", operators.silu_mul(drawn(_TOKENS, 2 * table.intermediate))
+    else:
+        yield from _expert_results(operators, table, table.experts, drawn)
     sizes = HeadSizes(table.heads, table.kv_heads, table.head_size)
     norms = HeadNorms(drawn(sizes.head), drawn(sizes.head), table.epsilon) if table.query_norm else None
     angles = torch.outer(torch.arange(_TOKENS), torch.tensor(table.rotary.frequencies))
@@ -55,3 +63,28 @@ def _results(
     yield "rope_and_cache", operators.rope_and_cache(qkv, positions, slots, Heads(sizes, cos_sin, norms), cache)
     yield "the keys that rope_and_cache writes", cache.keys[:4]
     yield "the values that rope_and_cache writes", cache.values[:4]
+
+
+def _expert_results(
+    operators: Operators, table: DecoderTable, experts: ExpertTable, drawn: Callable[..., Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """The same of experts, with columns few enough for a check at every start."""
+    routing, hidden, inner = experts.routing, table.hidden, min(experts.inner, _INNER)
+    # Apart, so that rounding does not choose other experts.
+    logits = drawn(_TOKENS, routing.logits)
+    logits = logits.argsort(-1).argsort(-1).to(logits.dtype) / 4
+    chosen = operators.route(logits, routing)
+    yield "the experts that route chooses", chosen.ids.float()
+    yield "their weights", chosen.weights
+    count = routing.experts + routing.shared
+    some = Experts(
+        drawn(count, 2 * inner, hidden) * hidden**-0.5,
+        drawn(count, hidden, inner),
+        drawn(count, 2 * inner) if experts.biases else None,
+        drawn(count, hidden) if experts.biases else None,
+        experts.activation,
+    )
+    made = operators.experts(drawn(_TOKENS, hidden), chosen, some)
+    yield "experts", made.sum(1, dtype=torch.float32)
+    stream = drawn(_TOKENS, hidden)
+    yield "add_and_norm of experts", operators.add_and_norm(stream, made, _SCALE, drawn(hidden), table.epsilon)

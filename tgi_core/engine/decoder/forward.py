@@ -1,4 +1,4 @@
-"""A decoder's forward pass over the flat tokens of a step: nine kernels per layer with fused operators.
+"""A decoder's forward pass over the flat tokens of a step: with fused operators nine kernels per layer, eleven with experts.
 
 It is a function of tensors on the device: it never synchronizes, and its shapes follow from those of the step. A step of fixed shape,
 padded with rows of length 0 and slots of −1, can be captured as a graph.
@@ -16,7 +16,7 @@ from torch import Tensor
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import FlatTokens
-from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
+from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, LoadedLayer
 from tgi_core.engine.decoder.operators import Operators
 
 Step = TypeVar("Step", bound=FlatTokens)
@@ -78,7 +78,7 @@ class DecoderForward(Generic[Step]):
         table, run = self.decoder.table, self.operators
         branch = self._attention(layer, cache, normed, step)
         normed = run.add_and_norm(stream, branch, table.residual_scale, layer.mlp_norm, table.epsilon)
-        branch = layer.down(run.silu_mul(layer.gate_up(normed)))
+        branch = self._mlp(layer, normed)
         if keep is not None:
             stream, branch = stream.index_select(0, keep), branch.index_select(0, keep)
         return stream, run.add_and_norm(stream, branch, table.residual_scale, following, table.epsilon)
@@ -87,6 +87,13 @@ class DecoderForward(Generic[Step]):
         """Logits [tokens, vocabulary] of hidden states [tokens, hidden]."""
         logits, scale = self.decoder.head(hidden), self.decoder.table.logit_scale
         return logits if scale == 1 else logits * scale
+
+    def _mlp(self, layer: LoadedLayer, normed: Tensor) -> Tensor:
+        """[tokens, hidden], or with experts [tokens, experts, hidden], which the next norm sums."""
+        run, mlp = self.operators, layer.mlp
+        if isinstance(mlp, LoadedExperts):
+            return run.experts(normed, run.route(mlp.router(normed), mlp.routing), mlp.experts)
+        return mlp.down(run.silu_mul(mlp.gate_up(normed)))
 
     def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: Step) -> Tensor:
         if step.begun is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,16 +12,36 @@ from tgi_core.backend import Progress
 from tgi_core.engine.attention.cache import CacheScales, LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.provider import AttentionLayer
+from tgi_core.engine.decoder.experts import ExpertWeights
 from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
 from tgi_core.engine.decoder.table import DecoderTable
-from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
+from tgi_core.engine.decoder.unsupported import UnsupportedFamily
+from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, MLPWeights
+from tgi_core.engine.experts import Experts, Routing
 from tgi_core.engine.quantization.linear import Linear, Linears
 from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedMLP:
+    """A gated MLP, with merged gate and up projections."""
+
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedExperts:
+    """Experts, and the router that chooses them; a shared expert's gate is the router's last row."""
+
+    router: Linear
+    routing: Routing
+    experts: Experts
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedLayer:
-    """One layer, with merged qkv and gate-up projections."""
+    """One layer, with merged qkv projections."""
 
     attention_norm: Tensor
     qkv: Linear
@@ -29,8 +49,14 @@ class LoadedLayer:
     attention: AttentionParameters
     output: Linear
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    mlp: LoadedMLP | LoadedExperts
+
+    @property
+    def dense(self) -> LoadedMLP:
+        """The MLP of a layer without experts. Raises UnsupportedFamily for others."""
+        if isinstance(self.mlp, LoadedExperts):
+            raise UnsupportedFamily("its MLPs are experts")
+        return self.mlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +70,18 @@ class LoadedDecoder:
     head: Linear
 
 
-def attention_layers(table: DecoderTable, scales: Mapping[int, CacheScales] | None = None) -> list[AttentionLayer]:
-    """The attention layers of a table; `scales` are those of an 8-bit cache by the number of the layer."""
+def attention_layers(
+    table: DecoderTable, scales: Mapping[int, CacheScales] | None = None, device: torch.device | None = None
+) -> list[AttentionLayer]:
+    """The attention layers of a table; `scales` are those of an 8-bit cache by the number of the layer. Where the table has sinks, zeros
+    on the device stand for them."""
+    sinks = torch.zeros(table.heads, device=device) if table.sinks else None
     layers = []
     for index, kind in enumerate(table.layers):
         own = (scales or {}).get(index, CacheScales())
         shape = LayerShape(table.kv_heads, table.head_size, table.head_size, kind.window or None, own)
-        layers.append(AttentionLayer(shape, table.heads, AttentionParameters(table.attention_scale, kind.window)))
+        parameters = AttentionParameters(table.attention_scale, kind.window, sinks=sinks)
+        layers.append(AttentionLayer(shape, table.heads, parameters))
     return layers
 
 
@@ -84,12 +115,21 @@ def _layer(
         heads=Heads(
             HeadSizes(table.heads, table.kv_heads, table.head_size), cos_sin if table.layers[index].rotary else None, norms
         ),
-        attention=asked.parameters,
+        attention=replace(asked.parameters, sinks=None if found.sinks is None else found.sinks.float().to(device, copy=True)),
         output=_linear([found.output], found.output_bias, linears),
         mlp_norm=found.mlp_norm.to(device, copy=True),
-        gate_up=_linear([found.gate, found.up], found.gate_up_bias, linears),
-        down=_linear([found.down], found.down_bias, linears),
+        mlp=_mlp(found.mlp, linears),
     )
+
+
+def _mlp(found: MLPWeights | ExpertWeights, linears: Linears) -> LoadedMLP | LoadedExperts:
+    if isinstance(found, MLPWeights):
+        return LoadedMLP(
+            _linear([found.gate, found.up], found.gate_up_bias, linears), _linear([found.down], found.down_bias, linears)
+        )
+    router, bias = found.router()
+    experts = found.load(router.shape[1], router.dtype, linears.device)
+    return LoadedExperts(_linear([Dense.of(router)], bias, linears), found.table.routing, experts)
 
 
 def _linear(weights: Sequence[Weight], bias: Tensor | None, linears: Linears) -> Linear:
@@ -102,4 +142,4 @@ def _cos_sin(table: DecoderTable, device: torch.device) -> Tensor:
     """RoPE's table [positions, size]: cosines, then sines. Computing it in each layer would take one more kernel."""
     angles = torch.arange(table.max_positions, device=device).float().unsqueeze(1)
     angles = angles * torch.tensor(table.rotary.frequencies, device=device)
-    return torch.cat((angles.cos(), angles.sin()), -1)
+    return torch.cat((angles.cos(), angles.sin()), -1) * table.rotary.scale

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.experts import Chosen, ExpertsKernel, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,8 @@ class Heads:
     norms: HeadNorms | None
 
 
-class Operators(Protocol):
+class Operators(ExpertsKernel, Protocol):
     """One implementation of the operators."""
-
-    name: str
 
     def refusal(self, dtype: torch.dtype) -> str:
         """Why it does not support a model of this dtype; empty if it does."""
@@ -63,7 +62,8 @@ class Operators(Protocol):
         """RMS norm of stream [tokens, hidden] → the same shape in the weight's dtype."""
 
     def add_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
-        """stream += scale · branch in place, both [tokens, hidden]; then its norm, as `norm` gives it."""
+        """stream += scale · branch in place, both [tokens, hidden]; then its norm, as `norm` gives it. A branch [tokens, parts, hidden] is
+        summed."""
 
     def rope_and_cache(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
         """Normalize and rotate queries and keys, and write keys and values to the cache at `slots` [tokens]; −1 is not written.
@@ -73,3 +73,6 @@ class Operators(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """gate_up [tokens, 2 · inner] → SiLU of the first half times the second [tokens, inner]."""
+
+    def route(self, logits: Tensor, routing: Routing) -> Chosen:
+        """The experts of tokens, from the router's logits [tokens, routing.logits]."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tgi_core.backend import Group, Unsupported
 from tgi_core.engine.attention.cache import CacheScales
-from tgi_core.engine.decoder.loading import LoadedDecoder
+from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, wanted_tensors
 from tgi_core.engine.quantization.linear import Linear
 from tgi_core.engine.quantization.weight import Weight, concatenated
@@ -25,6 +25,8 @@ class RankWeights(DecoderWeights):
     def __init__(self, whole: DecoderWeights, group: Group) -> None:
         """Raises Unsupported for sizes that the number of ranks does not divide."""
         table, world = whole.table, group.world
+        if table.experts is not None or table.sinks:
+            raise Unsupported(f"--num-shard {world}: experts and attention sinks of a table cannot be divided")
         sizes = {"attention heads": table.heads, "KV heads": table.kv_heads, "columns of the MLP": table.intermediate}
         if odd := [f"{size} {name}" for name, size in sizes.items() if size % world]:
             raise Unsupported(f"--num-shard {world}: {odd[0]} cannot be divided evenly over {world} ranks")
@@ -65,18 +67,21 @@ class RankWeights(DecoderWeights):
         found, table = self._whole.layer(index), self._whole.table
         heads = [count * table.head_size for count in (table.heads, table.kv_heads, table.kv_heads)]
         inner = [table.intermediate]
-        leads = self._group.rank == 0
+        leads, mlp = self._group.rank == 0, found.dense
         return replace(
             found,
             qkv=self._rows(concatenated(found.qkv), heads),
             qkv_bias=self._elements(found.qkv_bias, heads),
             output=self._columns(found.output),
             output_bias=found.output_bias if leads else None,
-            gate=self._rows(found.gate, inner)[0],
-            up=self._rows(found.up, inner)[0],
-            gate_up_bias=self._elements(found.gate_up_bias, inner * 2),
-            down=self._columns(found.down),
-            down_bias=found.down_bias if leads else None,
+            mlp=replace(
+                mlp,
+                gate=self._rows(mlp.gate, inner)[0],
+                up=self._rows(mlp.up, inner)[0],
+                gate_up_bias=self._elements(mlp.gate_up_bias, inner * 2),
+                down=self._columns(mlp.down),
+                down_bias=mlp.down_bias if leads else None,
+            ),
         )
 
     def _ranges(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -104,6 +109,8 @@ class RowParallelLinear:
     linear: Linear
     group: str
     """torch.distributed's name of the group."""
+    in_place: bool = False
+    """Whether sums overwrite results, which compilers decide for themselves; it saves a copy otherwise."""
 
     @property
     def num_bytes(self) -> int:
@@ -118,14 +125,16 @@ class RowParallelLinear:
     def __call__(self, input: Tensor) -> Tensor:
         """See `Linear.__call__`."""
         operators = torch.ops._c10d_functional
-        out: Tensor = operators.wait_tensor(operators.all_reduce(self.linear(input), "sum", self.group))
+        reduce = operators.all_reduce_ if self.in_place else operators.all_reduce
+        out: Tensor = operators.wait_tensor(reduce(self.linear(input), "sum", self.group))
         return out
 
 
-def with_all_reduce(decoder: LoadedDecoder, group: str) -> LoadedDecoder:
+def with_all_reduce(decoder: LoadedDecoder, group: str, in_place: bool = False) -> LoadedDecoder:
     """One rank's decoder, which adds to the hidden state what all ranks contribute."""
-    layers = [
-        replace(layer, output=RowParallelLinear(layer.output, group), down=RowParallelLinear(layer.down, group))
-        for layer in decoder.layers
-    ]
-    return replace(decoder, layers=tuple(layers))
+
+    def reduced(layer: LoadedLayer) -> LoadedLayer:
+        mlp = replace(layer.dense, down=RowParallelLinear(layer.dense.down, group, in_place))
+        return replace(layer, output=RowParallelLinear(layer.output, group, in_place), mlp=mlp)
+
+    return replace(decoder, layers=tuple(map(reduced, decoder.layers)))

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.engine.decoder.adapters import LoraSlice, TableAdapter
+from tgi_core.engine.decoder.experts import ExpertWeights, reference_experts
+from tgi_core.engine.decoder.rotary import Rotary
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
 from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
@@ -35,14 +37,18 @@ def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdap
 
 def _merged(layer: LayerWeights, slices: dict[str, list[LoraSlice]], intermediate: int) -> LayerWeights:
     """A layer's weights with an adapter merged in."""
-    gate_up = _added(concatenated((layer.gate, layer.up)), slices["gate_up"])
+    mlp = layer.dense
+    gate_up = _added(concatenated((mlp.gate, mlp.up)), slices["gate_up"])
     return replace(
         layer,
         qkv=[_added(concatenated(layer.qkv), slices["qkv"])],
         output=_added(layer.output, slices["output"]),
-        gate=gate_up.rows(0, intermediate),
-        up=gate_up.rows(intermediate, 2 * intermediate),
-        down=_added(layer.down, slices["down"]),
+        mlp=replace(
+            mlp,
+            gate=gate_up.rows(0, intermediate),
+            up=gate_up.rows(intermediate, 2 * intermediate),
+            down=_added(mlp.down, slices["down"]),
+        ),
     )
 
 
@@ -60,22 +66,28 @@ def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: D
     if layer.query_norm is not None and layer.key_norm is not None:
         query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
     if kind.rotary:
-        query, key = (_rotated(x, angles, table.rotary.size) for x in (query, key))
+        query, key = (_rotated(x, angles, table.rotary) for x in (query, key))
     positions = torch.arange(normed.shape[0])
     hidden = positions.unsqueeze(0) > positions.unsqueeze(1)
     if kind.window is not None:
         hidden |= positions.unsqueeze(0) <= positions.unsqueeze(1) - kind.window
     group = table.heads // table.kv_heads
     scores = query @ key.repeat_interleave(group, 0).transpose(-1, -2) * table.attention_scale
-    out = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.repeat_interleave(group, 0)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if layer.sinks is not None:
+        scores = torch.cat((scores, layer.sinks.float().view(-1, 1, 1).expand(-1, len(positions), 1)), -1)
+    out = scores.softmax(-1)[..., : len(positions)] @ value.repeat_interleave(group, 0)
     return _linear(out.transpose(0, 1).flatten(1), layer.output, layer.output_bias)
 
 
 def _mlp(normed: Tensor, layer: LayerWeights, table: DecoderTable) -> Tensor:
-    gate, up = (_linear(normed, weight, None) for weight in (layer.gate, layer.up))
-    if layer.gate_up_bias is not None:
-        gate, up = gate + layer.gate_up_bias[: table.intermediate], up + layer.gate_up_bias[table.intermediate :]
-    return _linear(F.silu(gate) * up, layer.down, layer.down_bias)
+    mlp = layer.mlp
+    if isinstance(mlp, ExpertWeights):
+        return reference_experts(normed, mlp)
+    gate, up = (_linear(normed, weight, None) for weight in (mlp.gate, mlp.up))
+    if mlp.gate_up_bias is not None:
+        gate, up = gate + mlp.gate_up_bias[: table.intermediate], up + mlp.gate_up_bias[table.intermediate :]
+    return _linear(F.silu(gate) * up, mlp.down, mlp.down_bias)
 
 
 def _linear(input: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -87,8 +99,9 @@ def _rms_norm(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight.float()
 
 
-def _rotated(heads: Tensor, angles: Tensor, size: int) -> Tensor:
-    """heads [heads, tokens, head size], the first `size` elements of each rotated."""
+def _rotated(heads: Tensor, angles: Tensor, rotary: Rotary) -> Tensor:
+    """heads [heads, tokens, head size], the first `rotary.size` elements of each rotated."""
+    size = rotary.size
     first, second, rest = heads.split([size // 2, size // 2, heads.shape[-1] - size], -1)
-    cosine, sine = angles.cos(), angles.sin()
+    cosine, sine = rotary.scale * angles.cos(), rotary.scale * angles.sin()
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)

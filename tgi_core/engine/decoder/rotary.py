@@ -1,6 +1,7 @@
 """RoPE and its scaling: the frequencies of a config.
 
-Formulas: RoFormer (https://arxiv.org/abs/2104.09864), and for `llama3` Meta's llama-models, `apply_scaling` in models/llama3/model.py.
+Formulas: RoFormer (https://arxiv.org/abs/2104.09864), YaRN (https://arxiv.org/abs/2309.00071), and for `llama3` Meta's llama-models,
+`apply_scaling` in models/llama3/model.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The first `size` elements of a head are rotated, pair i by position · `frequencies[i]` (float32 values)."""
+    """The first `size` elements of a head are rotated, pair i by position · `frequencies[i]` (float32 values), and multiplied by
+    `scale`."""
 
     size: int
     frequencies: tuple[float, ...]
+    scale: float = 1.0
 
 
 def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
@@ -35,15 +38,18 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
         raise UnsupportedFamily(f"it rotates {size} of the {head_size} elements of a head")
     # In float32, as transformers computes them: token-exact output needs the same bits.
     frequencies = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
+    scale = 1.0
     if kind == "linear":
         frequencies = frequencies / _number(scaling, "factor")
     elif kind == "llama3":
         frequencies = _llama3(frequencies, scaling)
+    elif kind == "yarn":
+        frequencies, scale = _yarn(base ** (torch.arange(0, size, 2).float() / size), scaling, base), _yarn_scale(scaling)
     elif kind == "dynamic" and "original_max_position_embeddings" not in scaling:
         pass  # changes nothing up to max_position_embeddings, where rows end
     elif kind != "default":
         raise UnsupportedFamily(f"its rotary positions are {str(kind)[:40]!r}")
-    return Rotary(size, tuple(frequencies.tolist()))
+    return Rotary(size, tuple(frequencies.tolist()), scale)
 
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
@@ -57,6 +63,31 @@ def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
     smooth = (1 - share) * stretched / factor + share * stretched
     between = ~(wavelength < trained / high) * ~(wavelength > trained / low)
     return torch.where(between, smooth, stretched)
+
+
+def _yarn(wavelengths: torch.Tensor, scaling: dict[str, Any], base: float) -> torch.Tensor:
+    """Stretch wavelengths (in radians) of which the trained context holds few, keep those of which it holds many, and interpolate."""
+    pairs, trained, factor = len(wavelengths), _number(scaling, "original_max_position_embeddings"), _number(scaling, "factor")
+
+    def pair_of(turns: float) -> float:
+        """The pair that turns so often in the trained context."""
+        return 2 * pairs * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair_of(_number(scaling, "beta_fast", 32.0)), pair_of(_number(scaling, "beta_slow", 1.0))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    ramp = (torch.arange(pairs, dtype=torch.float32) - low) / (high - low if high != low else 0.001)
+    kept = 1 - torch.clamp(ramp, 0, 1)
+    return 1.0 / (factor * wavelengths) * (1 - kept) + 1.0 / wavelengths * kept
+
+
+def _yarn_scale(scaling: dict[str, Any]) -> float:
+    """What queries and keys are multiplied by. Raises UnsupportedFamily for a config with scales of its own."""
+    if scaling.get("mscale") or scaling.get("mscale_all_dim"):
+        raise UnsupportedFamily("its rotary positions have an mscale")
+    factor = _number(scaling, "factor")
+    return _number(scaling, "attention_factor", 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
 
 
 def _number(values: dict[str, Any], name: str, default: float | None = None) -> float:

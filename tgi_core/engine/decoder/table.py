@@ -1,7 +1,7 @@
 """The decoder family with one shared structure, read from a model's config.json.
 
-The structure is norm, attention with RoPE, norm, gated MLP with SiLU; the table holds what differs between types. A config with anything
-else is refused, never ignored: such a model runs through transformers' own modules.
+The structure is norm, attention with RoPE, norm, gated MLP with SiLU or experts; the table holds what differs between types. A config with
+anything else is refused, never ignored: such a model runs through transformers' own modules.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tgi_core.engine.decoder.experts import NAMES, ExpertTable, read_experts
 from tgi_core.engine.decoder.rotary import Rotary, read_rotary
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
@@ -22,24 +23,33 @@ class Family:
     tied: bool = False
     kv_heads: bool = False  # may be missing: then every query head has its own
     window: int | None = None  # in all layers, unless the config says otherwise
-    windows: str = "none"  # which layers have the config's window: none, all, or those that `layer_types` or older fields name
+    windows: str = (
+        "none"  # which layers have the config's window: none, all, those that `layer_types` names, or some, by older fields
+    )
     qkv_bias: bool = False  # unless the config says otherwise
     bias_fields: tuple[str, ...] = ("attention_bias", "attention_bias", "mlp_bias")  # of qkv, output and MLP in the config
     query_norm: bool = False
     scaled: bool = False  # Granite's multipliers
     merged: bool = False  # one projection for queries, keys and values, one for gate and up
     no_rotary: bool = False  # some layers have no RoPE
+    sinks: bool = False
 
 
 FAMILIES = {
+    "gpt_oss": Family(
+        epsilon=1e-5, rotary_base=150000.0, windows="named", bias_fields=("attention_bias", "attention_bias", ""), sinks=True
+    ),
     "granite": Family(scaled=True, kv_heads=True),
     "llama": Family(kv_heads=True),
     "mimo": Family(windows="some", qkv_bias=True, bias_fields=("", "", "")),
-    "ministral": Family(windows="some", bias_fields=("", "", "")),
+    "ministral": Family(windows="named", bias_fields=("", "", "")),
     "mistral": Family(window=4096, windows="all", bias_fields=("", "", "")),
+    "mixtral": Family(epsilon=1e-5, rotary_base=1_000_000.0, windows="all", bias_fields=("", "", "")),
     "phi3": Family(epsilon=1e-5, merged=True, windows="all", kv_heads=True, bias_fields=("", "", "")),
     "qwen2": Family(windows="some", qkv_bias=True, bias_fields=("", "", "")),
+    "qwen2_moe": Family(qkv_bias=True, bias_fields=("qkv_bias", "", "")),
     "qwen3": Family(windows="some", query_norm=True, bias_fields=("attention_bias", "attention_bias", "")),
+    "qwen3_moe": Family(query_norm=True, bias_fields=("attention_bias", "attention_bias", "")),
     "seed_oss": Family(qkv_bias=True, bias_fields=("attention_bias", "attention_out_bias", "mlp_bias")),
     "smollm3": Family(rotary_base=2_000_000.0, tied=True, windows="some", no_rotary=True),
 }
@@ -79,10 +89,14 @@ class DecoderTable:
     attention_scale: float
     residual_scale: float
     logit_scale: float
+    sinks: bool = False
+    experts: ExpertTable | None = None
+    """Of every layer, in place of one MLP; `intermediate` is then what a token's experts have together."""
 
 
-def read_table(config: dict[str, Any]) -> DecoderTable:
-    """The table of a config.json. Raises UnsupportedFamily."""
+def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
+    """The table of a config.json. `experts`: also of a model with experts, attention sinks or YaRN, which not every device runs from its
+    table. Raises UnsupportedFamily."""
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
@@ -96,12 +110,13 @@ def read_table(config: dict[str, Any]) -> DecoderTable:
         raise UnsupportedFamily(f"{heads} query heads do not share {kv_heads} key heads evenly")
     scale = _scales(config) if family.scaled else {}
     biases = [bool(config.get(field, False)) for field in family.bias_fields]
-    return DecoderTable(
+    own = read_experts(config, str(model_type)) if model_type in NAMES else None
+    table = DecoderTable(
         model_type=str(model_type),
         vocab_size=_count(config, "vocab_size"),
         max_positions=_count(config, "max_position_embeddings"),
         hidden=hidden,
-        intermediate=_count(config, "intermediate_size"),
+        intermediate=_count(config, "intermediate_size") if own is None else own.routing.chosen * own.inner,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
@@ -118,28 +133,35 @@ def read_table(config: dict[str, Any]) -> DecoderTable:
         attention_scale=scale.get("attention", head_size**-0.5),
         residual_scale=scale.get("residual", 1.0),
         logit_scale=1.0 / scale.get("logits", 1.0),
+        sinks=family.sinks,
+        experts=own,
     )
+    if not experts and (table.experts or table.sinks or table.rotary.scale != 1):
+        raise UnsupportedFamily("this device runs no experts, attention sinks or YaRN from a table")
+    return table
 
 
 def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
     count = _count(config, "num_hidden_layers")
     rotary_layers = _rotary_layers(config, count) if family.no_rotary else [True] * count
     window = config.get("sliding_window", family.window)
+    if family.windows == "none" and config.get("use_sliding_window"):
+        raise UnsupportedFamily("it uses its sliding window")
     if window is None or family.windows == "none":
         return tuple(DecoderLayer(None, rotary) for rotary in rotary_layers)
     if not isinstance(window, int) or window < 1:
         raise UnsupportedFamily(f"its sliding window is {str(window)[:40]}")
-    kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, count, rotary_layers)
+    kinds = ["sliding_attention"] * count if family.windows == "all" else _kinds(config, family, count, rotary_layers)
     return tuple(
         DecoderLayer(window if kind == "sliding_attention" else None, rotary)
         for kind, rotary in zip(kinds, rotary_layers, strict=True)
     )
 
 
-def _kinds(config: dict[str, Any], count: int, rotary_layers: list[bool]) -> list[str]:
+def _kinds(config: dict[str, Any], family: Family, count: int, rotary_layers: list[bool]) -> list[str]:
     """The kind of attention of each layer, where only some have the window."""
     named = config.get("layer_types")
-    if config.get("model_type") == "ministral":
+    if family.windows == "named":
         if not named:
             raise UnsupportedFamily("its config has no layer_types")
     elif not config.get("use_sliding_window", False):
@@ -189,14 +211,16 @@ def _number(config: dict[str, Any], name: str, default: float) -> float:
 
 
 def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
-    """Shape [out, in] and bias of a layer's projections."""
+    """Shape [out, in] and bias of a layer's projections, except for those of experts."""
     queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
     if table.merged:
         inputs = {"self_attn.qkv_proj": (queries + 2 * keys, table.qkv_bias), "mlp.gate_up_proj": (2 * inner, table.mlp_bias)}
     else:
         inputs = {f"self_attn.{name}_proj": (size, table.qkv_bias) for name, size in (("q", queries), ("k", keys), ("v", keys))}
         inputs |= {f"mlp.{name}_proj": (inner, table.mlp_bias) for name in ("gate", "up")}
-    return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | {
-        "self_attn.o_proj": ((table.hidden, queries), table.output_bias),
-        "mlp.down_proj": ((table.hidden, inner), table.mlp_bias),
-    }
+    outputs = {"self_attn.o_proj": ((table.hidden, queries), table.output_bias)}
+    if table.experts is None:
+        outputs["mlp.down_proj"] = ((table.hidden, inner), table.mlp_bias)
+    else:
+        inputs = {name: shape for name, shape in inputs.items() if name.startswith("self_attn")}
+    return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | outputs

@@ -9,6 +9,7 @@ from torch import Tensor
 from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.decoder.operators import Heads
 from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.experts import Chosen, Experts, Routing, route, run_experts
 
 
 class TorchOperators:
@@ -30,6 +31,7 @@ class TorchOperators:
 
     def add_and_norm(self, stream: Tensor, branch: Tensor, scale: float, weight: Tensor, epsilon: float) -> Tensor:
         """See `Operators.add_and_norm`."""
+        branch = branch if branch.ndim == stream.ndim else branch.sum(1, dtype=torch.float32).to(stream.dtype)
         return self.norm(stream.add_(branch, alpha=scale), weight, epsilon)
 
     def rope_and_cache(self, qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, cache: PagedLayer) -> Tensor:
@@ -54,6 +56,17 @@ class TorchOperators:
         """See `Operators.silu_mul`."""
         gate, up = gate_up.float().chunk(2, -1)
         return (F.silu(gate) * up).to(gate_up.dtype)
+
+    def route(self, logits: Tensor, routing: Routing) -> Chosen:
+        """See `Operators.route`."""
+        return route(logits, routing)
+
+    def experts(self, hidden: Tensor, chosen: Chosen, experts: Experts) -> Tensor:
+        """See `ExpertsKernel.experts`."""
+        return run_experts(hidden, chosen, experts)
+
+    def prepare_experts(self, experts: Experts) -> None:
+        """Nothing is compiled."""
 
 
 def _normed(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:

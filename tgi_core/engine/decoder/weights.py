@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgi_core.engine.attention.cache import CacheScales
 from tgi_core.engine.decoder.adapters import TableAdapter
+from tgi_core.engine.decoder.experts import ExpertWeights, expert_tensors
 from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.quantization.rounding import head_rounding
@@ -22,6 +23,17 @@ _PLAIN = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True, slots=True)
+class MLPWeights:
+    """A gated MLP; the bias of gate and up is that of both, one behind the other."""
+
+    gate: Weight
+    up: Weight
+    gate_up_bias: Tensor | None
+    down: Weight
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Projections are lists of weights [out, in] to be concatenated; a bias is that of the whole list, or None."""
 
@@ -29,15 +41,20 @@ class LayerWeights:
     qkv_bias: Tensor | None
     output: Weight
     output_bias: Tensor | None
-    gate: Weight
-    up: Weight
-    gate_up_bias: Tensor | None
-    down: Weight
-    down_bias: Tensor | None
+    mlp: MLPWeights | ExpertWeights
     attention_norm: Tensor
     mlp_norm: Tensor
     query_norm: Tensor | None
     key_norm: Tensor | None
+    sinks: Tensor | None = None
+    """[heads]"""
+
+    @property
+    def dense(self) -> MLPWeights:
+        """The MLP of a layer without experts. Raises UnsupportedFamily for others."""
+        if isinstance(self.mlp, ExpertWeights):
+            raise UnsupportedFamily("its MLPs are experts")
+        return self.mlp
 
 
 class DecoderWeights:
@@ -108,8 +125,6 @@ class DecoderWeights:
         """The tensors of one layer."""
         at = f"{self._prefix}layers.{index}."
         merged = self.table.merged
-        inner = self.table.intermediate
-        gate_up = self._weight(f"{at}mlp.gate_up_proj.weight") if merged else None
         projections = ("qkv_proj",) if merged else ("q_proj", "k_proj", "v_proj")
         normed = self.table.query_norm
         return LayerWeights(
@@ -117,15 +132,25 @@ class DecoderWeights:
             qkv_bias=self._bias([f"{at}self_attn.{name}.bias" for name in projections]),
             output=self._weight(f"{at}self_attn.o_proj.weight"),
             output_bias=self._bias([f"{at}self_attn.o_proj.bias"]),
+            mlp=self._mlp(at),
+            attention_norm=self._tensor(f"{at}input_layernorm.weight"),
+            mlp_norm=self._tensor(f"{at}post_attention_layernorm.weight"),
+            query_norm=self._tensor(f"{at}self_attn.q_norm.weight") if normed else None,
+            key_norm=self._tensor(f"{at}self_attn.k_norm.weight") if normed else None,
+            sinks=self._tensor(f"{at}self_attn.sinks") if self.table.sinks else None,
+        )
+
+    def _mlp(self, at: str) -> MLPWeights | ExpertWeights:
+        if self.table.experts is not None:
+            return ExpertWeights(self.table.experts, lambda name: self._tensor(f"{at}{name}"))
+        inner = self.table.intermediate
+        gate_up = self._weight(f"{at}mlp.gate_up_proj.weight") if self.table.merged else None
+        return MLPWeights(
             gate=self._weight(f"{at}mlp.gate_proj.weight") if gate_up is None else gate_up.rows(0, inner),
             up=self._weight(f"{at}mlp.up_proj.weight") if gate_up is None else gate_up.rows(inner, 2 * inner),
             gate_up_bias=self._bias([f"{at}mlp.gate_proj.bias", f"{at}mlp.up_proj.bias"]),
             down=self._weight(f"{at}mlp.down_proj.weight"),
             down_bias=self._bias([f"{at}mlp.down_proj.bias"]),
-            attention_norm=self._tensor(f"{at}input_layernorm.weight"),
-            mlp_norm=self._tensor(f"{at}post_attention_layernorm.weight"),
-            query_norm=self._tensor(f"{at}self_attn.q_norm.weight") if normed else None,
-            key_norm=self._tensor(f"{at}self_attn.k_norm.weight") if normed else None,
         )
 
     def _tensor(self, name: str) -> Tensor:
@@ -142,7 +167,7 @@ class DecoderWeights:
 
     def _check(self) -> None:
         """Check names and shapes. Raises UnsupportedFamily; the module path then reports what is wrong with the checkpoint."""
-        wanted, linear = wanted_tensors(self.table, self._prefix), self._linear_names()
+        wanted, linear = wanted_tensors(self.table, self._prefix), self._linear_names() | self._expert_names()
         for name, shape in wanted.items():
             stored = self._stored.by_name.get(name)
             if stored is None:
@@ -162,6 +187,13 @@ class DecoderWeights:
         return {"lm_head.weight", f"{self._prefix}embed_tokens.weight"} | {
             f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names
         }
+
+    def _expert_names(self) -> set[str]:
+        """Weights of experts. They are read dense, in whatever format they are."""
+        if self.table.experts is None:
+            return set()
+        layers, names = range(len(self.table.layers)), expert_tensors(self.table.experts, self.table.hidden)
+        return {f"{self._prefix}layers.{index}.{name}" for index in layers for name in names}
 
 
 def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -183,4 +215,8 @@ def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...
             if bias:
                 wanted[f"{at}{name}.bias"] = shape[:1]
         wanted |= {f"{at}{name}.weight": (size,) for name, size in norms.items()}
+        if table.sinks:
+            wanted[f"{at}self_attn.sinks"] = (table.heads,)
+        if table.experts is not None:
+            wanted |= {f"{at}{name}": shape for name, shape in expert_tensors(table.experts, table.hidden).items()}
     return wanted

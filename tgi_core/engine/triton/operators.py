@@ -10,6 +10,7 @@ from tgi_core.engine.attention.cache import DenseLayer, PagedLayer
 from tgi_core.engine.decoder.checking import operators_disagreement
 from tgi_core.engine.decoder.operators import Heads
 from tgi_core.engine.decoder.table import DecoderTable
+from tgi_core.engine.experts import Chosen, Experts, Routing
 from tgi_core.engine.triton.probing import probe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -55,3 +56,21 @@ class TritonOperators:
         from tgi_core.engine.triton.activation import launch_silu_mul
 
         return launch_silu_mul(gate_up)
+
+    def route(self, logits: Tensor, routing: Routing) -> Chosen:
+        """See `Operators.route`."""
+        from tgi_core.engine.triton.routing import launch_route
+
+        return launch_route(logits, routing)
+
+    def experts(self, hidden: Tensor, chosen: Chosen, experts: Experts) -> Tensor:
+        """See `ExpertsKernel.experts`."""
+        from tgi_core.engine.triton.grouped import launch_experts
+
+        return launch_experts(hidden, chosen, experts)
+
+    def prepare_experts(self, experts: Experts) -> None:
+        """See `ExpertsKernel.prepare_experts`."""
+        from tgi_core.engine.triton.grouped import compile_experts
+
+        compile_experts(experts)
