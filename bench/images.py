@@ -3,10 +3,10 @@
     python -m bench.images [--rounds 5] [--streams 8]
 
 A LLaVA in a true shape, CLIP's ViT-B/16 at 224 pixels before a Llama in SmolLM2-135M's shape, with random bfloat16 weights in the user's
-cache directory, is driven through scheduler, model server and CPU backend in one process. While the streams decode, a request with new
-images arrives. From then until its first token: `missed`, the most steps in a row in which a stream got no token; `images per step`, the
-most images that ran through the vision tower in a step; and the longest gap between two tokens of a stream, also in undisturbed decode
-steps of the same round. Figures are medians over the rounds; features are computed before, in processes of their own, as in the server.
+cache directory, is driven through scheduler, model server and CPU backend in one process, with its worker processes. While the streams
+decode, a request with new images arrives, which are encoded in the steps that need them, or beside steps before. From then until its first
+token: `missed`, the most steps in a row in which a stream got no token; the gap between two tokens of a stream (median, 99th percentile,
+longest), in undisturbed decode steps of the same round; and the time until that first token, also of a request without streams.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING, Any
 from bench.random_model import cache_folder, write_tokenizer
 from bench.report.tables import table
 from bench.shapes import SHAPES
+from tgi_core.media.digest import image_digest
+from tgi_core.media.prompts import MultimodalPrompt
+from tgi_core.scheduler.prefix import ImageSpan
 
 if TYPE_CHECKING:
     from tgi_core.media.processing import MediaProcessing
@@ -69,12 +72,13 @@ def make() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """A round: most steps in a row that a stream missed, most images in a step, the longest gap and a decode step in seconds."""
+    """A round: the most steps in a row that a stream missed; seconds of a decode step before, between two tokens of the streams while the
+    request waited for its first, and until that."""
 
     missed: int
-    images: int
-    gap: float
     step: float
+    gaps: tuple[float, ...]
+    first: float
 
 
 class Streams:
@@ -94,50 +98,66 @@ class Streams:
         opened: Any = plugin.backend_open(OpenOptions(str(model)), _quiet)
         if opened.runner.images is None:
             raise SystemExit(f"the model takes no images: {opened.capabilities().kernels}")
-        self._tower, session = opened.runner.images.tower, Session(opened, "cpu")
-        info = ShardInfo("llava", "cpu", "cpu", "bfloat16", (1, 8), session.capabilities())
+        self._tower, self._session = opened.runner.images.tower, Session(opened, "cpu")
+        info = ShardInfo("llava", "cpu", "cpu", "bfloat16", (1, 10), self._session.capabilities())
         self.media: MediaProcessing = MediaProcessing(model)
-        self._server: ModelServer = ModelServer(session, Tokenizer.load(model), info, media=self.media)
+        self._server: ModelServer = ModelServer(self._session, Tokenizer.load(model), info, media=self.media)
         plan = WarmupPlan(max_rows=streams + 1, max_row_tokens=4096, max_step_tokens=2048)
         self._scheduler: Scheduler = Scheduler(info.capabilities, self._server.warmup(plan, _quiet))
         self._made: dict[int, list[float]] = {}
-        self.keys = [self._add(tuple(range(50 + 9 * row, 90 + 9 * row)), 4000) for row in range(streams)]
-        while not all(self._made.get(key) for key in self.keys):
-            self.turn()
+        self._keys: list[int] = []
+        self._missed, self._longest = dict[int, int](), 0
 
-    def turn(self) -> int:
-        """Run a step, and note when each request gets a token. Returns how many images ran through the tower."""
-        before = self._tower.runs
-        events = self._scheduler.complete(self._server.exchange(self._scheduler.plan()))
+    def encode(self, ahead: bool) -> None:
+        """Encode images from now on beside steps, or in them."""
+        self.media.encode_ahead(self._session.encode if ahead else len)
+
+    def begin(self, streams: int) -> None:
+        """Let new streams decode instead of those that do."""
+        for key in self._keys:
+            self._scheduler.cancel(key)
+        self._keys = [self._add(tuple(range(50 + 9 * row, 90 + 9 * row)), 4000) for row in range(streams)]
+        while not all(self._made.get(key) for key in self._keys):
+            self._turn()
+
+    def first_token(self, images: tuple[bytes, ...]) -> float:
+        """Ask about new images. Returns the seconds until the first token."""
+        began = time.perf_counter()
+        asked = self.media.tokenize(_prompt(images))
+        while not asked.done():
+            if self._keys:
+                self._turn()
+            else:
+                asked.result()
+        prompt = asked.result()
+        digests = map(image_digest, images)
+        spans = tuple(ImageSpan(*span, digest) for span, digest in zip(prompt.spans, digests, strict=True))
+        key = self._add(prompt.ids, 2, images=images, image_spans=spans)
+        while not self._made.get(key):
+            self._turn()
+        return self._made[key][0] - began
+
+    def disturb(self, images: tuple[bytes, ...]) -> Disturbed:
+        """Undisturbed steps, then a request with new images until its first token."""
+        for _ in range(WARM):
+            self._turn()
+        step = median(after - before for before, after in pairwise(self._made[self._keys[0]][-WARM:]))
+        start, self._missed, self._longest = [len(self._made[key]) for key in self._keys], dict.fromkeys(self._keys, 0), 0
+        first = self.first_token(images)
+        times = [self._made[key][count - 1 :] for key, count in zip(self._keys, start, strict=True)]
+        return Disturbed(self._longest, step, tuple(after - before for each in times for before, after in pairwise(each)), first)
+
+    def _turn(self) -> None:
+        """Run a step, and note when each request gets a token."""
+        events, got = self._scheduler.complete(self._server.exchange(self._scheduler.plan())), set[int]()
         for event in events:
             if event.error is not None:
                 raise SystemExit(str(event.error))
             if event.generation is not None and event.generation.tokens:
                 self._made.setdefault(event.key, []).append(time.perf_counter())
-        return int(self._tower.runs - before)
-
-    def disturb(self, images: tuple[bytes, ...]) -> Disturbed:
-        """Undisturbed steps, then a request with new images until its first token."""
-        from tgi_core.media.digest import image_digest
-        from tgi_core.media.prompts import MultimodalPrompt
-        from tgi_core.scheduler.prefix import ImageSpan
-
-        prompt = self.media.tokenize(MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)).result()
-        spans = tuple(ImageSpan(*span, image_digest(image)) for span, image in zip(prompt.spans, images, strict=True))
-        for _ in range(WARM):
-            self.turn()
-        times = self._made[self.keys[0]][-WARM:]
-        step = median(after - before for before, after in pairwise(times))
-        start, most, missed = {key: len(self._made[key]) for key in self.keys}, 0, dict.fromkeys(self.keys, 0)
-        longest, key = 0, self._add(prompt.ids, 2, images=images, image_spans=spans)
-        while not self._made.get(key):
-            made = {row: len(self._made[row]) for row in self.keys}
-            most = max(most, self.turn())
-            for row in self.keys:
-                missed[row] = 0 if len(self._made[row]) > made[row] else missed[row] + 1
-                longest = max(longest, missed[row])
-        gap = max(after - before for row in self.keys for before, after in pairwise(self._made[row][start[row] - 1 :]))
-        return Disturbed(longest, most, gap, step)
+                got.add(event.key)
+        self._missed = {key: 0 if key in got else count + 1 for key, count in self._missed.items()}
+        self._longest = max([self._longest, *self._missed.values()])
 
     def _add(self, tokens: tuple[int, ...], count: int, **given: Any) -> int:
         from tgi_core.backend import Sampling
@@ -161,14 +181,23 @@ def pictures(count: int, seed: int) -> tuple[bytes, ...]:
     return tuple(encoded(made.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)) for _ in range(count))
 
 
-def lines(streams: Streams, rounds: int) -> Iterator[list[object]]:
-    """A row of the table per number of images."""
-    for count in COUNTS:
-        found = [streams.disturb(pictures(count, 100 * count + number)) for number in range(rounds + 1)][1:]
-        step, gap = median(each.step for each in found), median(each.gap for each in found)
-        held = median(each.gap / each.step for each in found)
-        most = [max(each.missed for each in found), max(each.images for each in found)]
-        yield [count, *most, f"{step * 1e3:.0f}", f"{gap * 1e3:.0f}", f"{held:.1f}"]
+def lines(streams: Streams, rounds: int, count: int) -> Iterator[list[object]]:
+    """A row of the table per number of images, encoded in steps and beside them; with `count` streams."""
+    for images, ahead in product(COUNTS, (False, True)):
+        streams.encode(ahead)
+        made = [pictures(images, 1000 * images + 100 * ahead + number) for number in range(rounds + 1)]
+        streams.begin(0)
+        alone = median([streams.first_token(each) for each in made][1:])
+        streams.begin(count)
+        fresh = [pictures(images, 5000 + 1000 * images + 100 * ahead + number) for number in range(rounds + 1)]
+        found = [streams.disturb(each) for each in fresh][1:]
+        step = median(each.step for each in found)
+        steps = sorted(gap / each.step for each in found for gap in each.gaps)
+        yield [
+            f"{images}, {'beside steps' if ahead else 'in steps'}", max(each.missed for each in found), f"{step * 1e3:.0f}",
+            *(f"{steps[min(len(steps) - 1, int(len(steps) * share))]:.1f}" for share in (0.5, 0.99, 1)),
+            f"{median(each.first for each in found) * 1e3:.0f}", f"{alone * 1e3:.0f}",
+        ]  # fmt: skip
 
 
 def main() -> None:
@@ -180,9 +209,13 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     options = parser.parse_args()
     streams = Streams(make(), options.streams)
-    head = ["images", "missed", "images per step", "decode step, ms", "longest gap, ms", "longest gap, steps"]
-    print(table(head, lines(streams, options.rounds)))
+    head = ["images", "missed", "decode step, ms", "gap, median", "99 %", "longest", "first token, ms", "alone, ms"]
+    print(table(head, lines(streams, options.rounds, options.streams)))
     streams.media.close()
+
+
+def _prompt(images: tuple[bytes, ...]) -> MultimodalPrompt:
+    return MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)
 
 
 def _quiet(what: str, done: int, total: int, unit: str) -> None:
