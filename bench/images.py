@@ -4,9 +4,9 @@
 
 A LLaVA in a true shape, CLIP's ViT-B/16 at 224 pixels before a Llama in SmolLM2-135M's shape, with random bfloat16 weights in the user's
 cache directory, is driven through scheduler, model server and CPU backend in one process, with its worker processes. While the streams
-decode, a request with new images arrives, which are encoded in the steps that need them, or beside steps before. From then until its first
-token: `missed`, the most steps in a row in which a stream got no token; the gap between two tokens of a stream (median, 99th percentile,
-longest), in undisturbed decode steps of the same round; and the time until that first token, also of a request without streams.
+decode, a request arrives: a text, or new images, which are encoded in the steps that need them, or beside steps while it is tokenized. From
+then until its first token: `missed`, the most steps in a row in which a stream got no token; the gap between two tokens of a stream, in
+undisturbed decode steps of the same round, while the request is tokenized and after; and the time until that token, also without streams.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import count, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from bench.random_model import cache_folder, write_tokenizer
 from bench.report.tables import table
 from bench.shapes import SHAPES
 from tgi_core.media.digest import image_digest
-from tgi_core.media.prompts import MultimodalPrompt
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler.prefix import ImageSpan
 
 if TYPE_CHECKING:
@@ -72,12 +72,13 @@ def make() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """A round: the most steps in a row that a stream missed; seconds of a decode step before, between two tokens of the streams while the
-    request waited for its first, and until that."""
+    """A round: the most steps in a row that a stream missed; gaps between two tokens of the streams, in undisturbed decode steps, while the
+    request was tokenized and after, until its first token; and seconds of such a step, and until that token."""
 
     missed: int
+    tokenizing: tuple[float, ...]
+    after: tuple[float, ...]
     step: float
-    gaps: tuple[float, ...]
     first: float
 
 
@@ -120,32 +121,38 @@ class Streams:
         while not all(self._made.get(key) for key in self._keys):
             self._turn()
 
-    def first_token(self, images: tuple[bytes, ...]) -> float:
-        """Ask about new images. Returns the seconds until the first token."""
-        began = time.perf_counter()
-        asked = self.media.tokenize(_prompt(images))
-        while not asked.done():
-            if self._keys:
-                self._turn()
-            else:
-                asked.result()
-        prompt = asked.result()
-        digests = map(image_digest, images)
-        spans = tuple(ImageSpan(*span, digest) for span, digest in zip(prompt.spans, digests, strict=True))
-        key = self._add(prompt.ids, 2, images=images, image_spans=spans)
+    def first_token(self, prompt: tuple[bytes, ...] | PromptTokens) -> tuple[float, float]:
+        """Ask about new images, or a text of so many tokens. Returns when it was queued, and when the first token came."""
+        images = () if isinstance(prompt, PromptTokens) else prompt
+        tokens = prompt if isinstance(prompt, PromptTokens) else self._tokenized(images)
+        spans = tuple(ImageSpan(*span, image_digest(image)) for span, image in zip(tokens.spans, images, strict=True))
+        queued = time.perf_counter()
+        key = self._add(tokens.ids, 2, images=images, image_spans=spans)
         while not self._made.get(key):
             self._turn()
-        return self._made[key][0] - began
+        return queued, self._made[key][0]
 
-    def disturb(self, images: tuple[bytes, ...]) -> Disturbed:
-        """Undisturbed steps, then a request with new images until its first token."""
+    def _tokenized(self, images: tuple[bytes, ...]) -> PromptTokens:
+        prompt = MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)
+        asked = self.media.tokenize(prompt)
+        while self._keys and not asked.done():
+            self._turn()
+        return asked.result()
+
+    def disturb(self, prompt: tuple[bytes, ...] | PromptTokens) -> Disturbed:
+        """Undisturbed steps, then a request until its first token."""
         for _ in range(WARM):
             self._turn()
         step = median(after - before for before, after in pairwise(self._made[self._keys[0]][-WARM:]))
         start, self._missed, self._longest = [len(self._made[key]) for key in self._keys], dict.fromkeys(self._keys, 0), 0
-        first = self.first_token(images)
+        began = time.perf_counter()
+        queued, first = self.first_token(prompt)
         times = [self._made[key][count - 1 :] for key, count in zip(self._keys, start, strict=True)]
-        return Disturbed(self._longest, step, tuple(after - before for each in times for before, after in pairwise(each)), first)
+        gaps = [
+            (before < queued and after <= queued, (after - before) / step) for each in times for before, after in pairwise(each)
+        ]
+        parts = (tuple(gap for tokenizing, gap in gaps if tokenizing is wanted) for wanted in (True, False))
+        return Disturbed(self._longest, *parts, step, first - began)
 
     def _turn(self) -> None:
         """Run a step, and note when each request gets a token."""
@@ -167,37 +174,58 @@ class Streams:
         return self._scheduler.add(GenerationRequest.of(tokens, Sampling(), Stopping(count, ignore_eos=True), **given))
 
 
-def pictures(count: int, seed: int) -> tuple[bytes, ...]:
-    """New pictures in PNG."""
+def picture(seed: int) -> bytes:
+    """A new picture in PNG."""
     import numpy as np
     from PIL import Image
 
-    def encoded(pixels: Any) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        return file.getvalue()
-
-    made = np.random.default_rng(seed)
-    return tuple(encoded(made.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)) for _ in range(count))
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
 
 
-def lines(streams: Streams, rounds: int, count: int) -> Iterator[list[object]]:
-    """A row of the table per number of images, encoded in steps and beside them; with `count` streams."""
-    for images, ahead in product(COUNTS, (False, True)):
-        streams.encode(ahead)
-        made = [pictures(images, 1000 * images + 100 * ahead + number) for number in range(rounds + 1)]
-        streams.begin(0)
-        alone = median([streams.first_token(each) for each in made][1:])
-        streams.begin(count)
-        fresh = [pictures(images, 5000 + 1000 * images + 100 * ahead + number) for number in range(rounds + 1)]
-        found = [streams.disturb(each) for each in fresh][1:]
-        step = median(each.step for each in found)
-        steps = sorted(gap / each.step for each in found for gap in each.gaps)
-        yield [
-            f"{images}, {'beside steps' if ahead else 'in steps'}", max(each.missed for each in found), f"{step * 1e3:.0f}",
-            *(f"{steps[min(len(steps) - 1, int(len(steps) * share))]:.1f}" for share in (0.5, 0.99, 1)),
-            f"{median(each.first for each in found) * 1e3:.0f}", f"{alone * 1e3:.0f}",
-        ]  # fmt: skip
+def lines(streams: Streams, rounds: int, rows: int) -> Iterator[list[object]]:
+    """A row of the table per number of images, for a text of as many tokens, and for images encoded in steps and beside them; `rows`
+    streams decode meanwhile."""
+    made = map(picture, count())
+    for images in COUNTS:
+        for name in ("as text", "in steps", "beside"):
+            streams.encode(ahead=name == "beside")
+            asked: list[Any] = [tuple(islice(made, images)) for _ in range(2 * (rounds + 1))]
+            if name == "as text":
+                size = images * (SIDE // PATCH) ** 2 + 4
+                asked = [
+                    PromptTokens(tuple(range(100 * number + 60, 100 * number + 60 + size)), ()) for number in range(len(asked))
+                ]
+            streams.begin(0)
+            alone = [_seconds(streams, each) for each in asked[: rounds + 1]][1:]
+            streams.begin(rows)
+            found = [streams.disturb(each) for each in asked[rounds + 1 :]][1:]
+            tokenizing, after = (sorted(gap for each in found for gap in gaps(each)) for gaps in (_tokenizing, _after))
+            most, firsts = max(each.missed for each in found), [each.first for each in found]
+            cells = [*(_share(tokenizing, share) for share in (0.5, 0.99, 1)), _share(after, 1), *map(_ms, (firsts, alone))]
+            yield [f"{images}, {name}", _ms([each.step for each in found]), most, *cells]
+
+
+def _seconds(streams: Streams, prompt: Any) -> float:
+    began = time.perf_counter()
+    return streams.first_token(prompt)[1] - began
+
+
+def _tokenizing(each: Disturbed) -> tuple[float, ...]:
+    return each.tokenizing
+
+
+def _after(each: Disturbed) -> tuple[float, ...]:
+    return each.after
+
+
+def _share(gaps: list[float], share: float) -> str:
+    return f"{gaps[min(len(gaps) - 1, int(len(gaps) * share))]:.1f}" if gaps else ""
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{median(seconds) * 1e3:.0f}"
 
 
 def main() -> None:
@@ -209,13 +237,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     options = parser.parse_args()
     streams = Streams(make(), options.streams)
-    head = ["images", "missed", "decode step, ms", "gap, median", "99 %", "longest", "first token, ms", "alone, ms"]
+    gaps = ["gap while it is tokenized, in steps", "99 %", "longest", "longest after"]
+    head = ["images", "decode step, ms", "missed", *gaps, "first token, ms", "alone, ms"]
     print(table(head, lines(streams, options.rounds, options.streams)))
     streams.media.close()
-
-
-def _prompt(images: tuple[bytes, ...]) -> MultimodalPrompt:
-    return MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)
 
 
 def _quiet(what: str, done: int, total: int, unit: str) -> None:

@@ -76,7 +76,7 @@ class VisionTower:
         Those that take the place of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises
         ValueError for damaged features.
         """
-        found = self._find(key)
+        found = self._look_up(key)
         if found is None:
             with self.turns.alone():
                 found = self._found_or_made(item, key)
@@ -86,20 +86,20 @@ class VisionTower:
         """Compute the embeddings of an item of `Request.media` for steps to come, beside those that run, in a thread of its own. Raises
         ValueError for damaged features."""
         key = item_digest(item)
-        if self._find(key) is None:
+        if self._look_up(key) is None:
             with self.turns.beside():
                 self._found_or_made(item, key)
 
     def _found_or_made(self, item: bytes, key: bytes) -> Tensor:
         """Embeddings, also if another thread has made them since they were looked for."""
-        found = self._find(key)
+        found = self._look_up(key)
         if found is None:
             found = self._embed(ImageFeatures.from_bytes(item))
             with self._keeping:
                 self.kept.keep(key, found)
         return found
 
-    def _find(self, key: bytes) -> Tensor | None:
+    def _look_up(self, key: bytes) -> Tensor | None:
         with self._keeping:
             return self.kept.find(key)
 
