@@ -4,9 +4,10 @@
 
 A LLaVA in a true shape, CLIP's ViT-B/16 at 224 pixels before a Llama in SmolLM2-135M's shape, with random bfloat16 weights in the user's
 cache directory, is driven through scheduler, model server and CPU backend in one process, with its worker processes. While the streams
-decode, a request arrives: a text, or new images, which are encoded in the steps that need them, or beside steps while it is tokenized. From
-then until its first token: `missed`, the most steps in a row in which a stream got no token; the gap between two tokens of a stream, in
-undisturbed decode steps of the same round, while the request is tokenized and after; and the time until that token, also without streams.
+decode, a request arrives: a text, or new images, which are encoded in the steps that need them, or beside steps while it is tokenized. The
+table has a decode step before it; from then until its first token `missed`, the most steps in a row in which a stream got no token; gaps
+between two tokens of a stream (median / 99th percentile / longest), in steps of the same round, before the request, while it is tokenized,
+and after, when its prompt runs; and the time until its first token, also without streams.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice, pairwise
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bench.random_model import cache_folder, write_tokenizer
 from bench.report.tables import table
 from bench.shapes import SHAPES
+from tgi_core.cli.collector import settle
 from tgi_core.media.digest import image_digest
 from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler.prefix import ImageSpan
@@ -72,12 +74,13 @@ def make() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """A round: the most steps in a row that a stream missed; gaps between two tokens of the streams, in undisturbed decode steps, while the
-    request was tokenized and after, until its first token; and seconds of such a step, and until that token."""
+    """A round: gaps between two tokens of the streams, in steps, before the request, while it was tokenized and after, until its first
+    token; the most steps in a row that a stream missed then; seconds of a step, the median of those before, and until that token."""
 
-    missed: int
+    before: tuple[float, ...]
     tokenizing: tuple[float, ...]
     after: tuple[float, ...]
+    missed: int
     step: float
     first: float
 
@@ -141,18 +144,19 @@ class Streams:
 
     def disturb(self, prompt: tuple[bytes, ...] | PromptTokens) -> Disturbed:
         """Undisturbed steps, then a request until its first token."""
+        begin = [len(self._made[key]) - 1 for key in self._keys]
         for _ in range(WARM):
             self._turn()
-        step = median(after - before for before, after in pairwise(self._made[self._keys[0]][-WARM:]))
-        start, self._missed, self._longest = [len(self._made[key]) for key in self._keys], dict.fromkeys(self._keys, 0), 0
-        began = time.perf_counter()
+        self._missed, self._longest, began = dict.fromkeys(self._keys, 0), 0, time.perf_counter()
         queued, first = self.first_token(prompt)
-        times = [self._made[key][count - 1 :] for key, count in zip(self._keys, start, strict=True)]
-        gaps = [
-            (before < queued and after <= queued, (after - before) / step) for each in times for before, after in pairwise(each)
-        ]
-        parts = (tuple(gap for tokenizing, gap in gaps if tokenizing is wanted) for wanted in (True, False))
-        return Disturbed(self._longest, *parts, step, first - began)
+        times = [self._made[key][number:] for key, number in zip(self._keys, begin, strict=True)]
+        gaps = [(end, end - start) for each in times for start, end in pairwise(each)]
+        step = median(gap for end, gap in gaps if end <= began)
+        parts = (
+            tuple(gap / step for end, gap in gaps if after < end <= until)
+            for after, until in pairwise((0.0, began, queued, first))
+        )
+        return Disturbed(*parts, self._longest, step, first - began)
 
     def _turn(self) -> None:
         """Run a step, and note when each request gets a token."""
@@ -201,10 +205,11 @@ def lines(streams: Streams, rounds: int, rows: int) -> Iterator[list[object]]:
             alone = [_seconds(streams, each) for each in asked[: rounds + 1]][1:]
             streams.begin(rows)
             found = [streams.disturb(each) for each in asked[rounds + 1 :]][1:]
-            tokenizing, after = (sorted(gap for each in found for gap in gaps(each)) for gaps in (_tokenizing, _after))
-            most, firsts = max(each.missed for each in found), [each.first for each in found]
-            cells = [*(_share(tokenizing, share) for share in (0.5, 0.99, 1)), _share(after, 1), *map(_ms, (firsts, alone))]
-            yield [f"{images}, {name}", _ms([each.step for each in found]), most, *cells]
+            gaps = [
+                sorted(chain(*each)) for each in zip(*((one.before, one.tokenizing, one.after) for one in found), strict=True)
+            ]
+            cells = [max(each.missed for each in found), *map(_spread, gaps), _ms([each.first for each in found]), _ms(alone)]
+            yield [f"{images}, {name}", _ms([each.step for each in found]), *cells]
 
 
 def _seconds(streams: Streams, prompt: Any) -> float:
@@ -212,16 +217,10 @@ def _seconds(streams: Streams, prompt: Any) -> float:
     return streams.first_token(prompt)[1] - began
 
 
-def _tokenizing(each: Disturbed) -> tuple[float, ...]:
-    return each.tokenizing
-
-
-def _after(each: Disturbed) -> tuple[float, ...]:
-    return each.after
-
-
-def _share(gaps: list[float], share: float) -> str:
-    return f"{gaps[min(len(gaps) - 1, int(len(gaps) * share))]:.1f}" if gaps else ""
+def _spread(gaps: list[float]) -> str:
+    """Median, 99th percentile and maximum."""
+    places = (int(len(gaps) * share) for share in (0.5, 0.99))
+    return " / ".join(f"{gap:.1f}" for gap in (*(gaps[place] for place in places), gaps[-1])) if gaps else ""
 
 
 def _ms(seconds: list[float]) -> str:
@@ -237,8 +236,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     options = parser.parse_args()
     streams = Streams(make(), options.streams)
-    gaps = ["gap while it is tokenized, in steps", "99 %", "longest", "longest after"]
-    head = ["images", "decode step, ms", "missed", *gaps, "first token, ms", "alone, ms"]
+    settle()
+    head = ["images", "step, ms", "missed", "gaps before", "gaps while tokenized", "gaps after", "first token, ms", "alone, ms"]
     print(table(head, lines(streams, options.rounds, options.streams)))
     streams.media.close()
 

@@ -66,7 +66,9 @@ class GrammarCompiler:
         self._vocabulary, self._max_bytes = vocabulary, max_bytes
         self._kept: CompiledCache[CompiledGrammar] = CompiledCache(small_bytes, large_bytes)
         self._lock = threading.Lock()
-        self._quick, self._slow = (ThreadPoolExecutor(1, f"grammar-{name}", initializer=thread_gives_way) for name in ("quick", "slow"))
+        self._quick, self._slow = (
+            ThreadPoolExecutor(1, f"grammar-{name}", initializer=thread_gives_way) for name in ("quick", "slow")
+        )
         self._validator = GrammarValidatorThread(max_bytes)
 
     @property
