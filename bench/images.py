@@ -152,11 +152,11 @@ class Streams:
         times = [self._made[key][number:] for key, number in zip(self._keys, begin, strict=True)]
         gaps = [(end, end - start) for each in times for start, end in pairwise(each)]
         step = median(gap for end, gap in gaps if end <= began)
-        parts = (
+        before, tokenizing, later = (
             tuple(gap / step for end, gap in gaps if after < end <= until)
             for after, until in pairwise((0.0, began, queued, first))
         )
-        return Disturbed(*parts, self._longest, step, first - began)
+        return Disturbed(before, tokenizing, later, self._longest, step, first - began)
 
     def _turn(self) -> None:
         """Run a step, and note when each request gets a token."""

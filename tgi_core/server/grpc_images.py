@@ -19,8 +19,12 @@ def tokenize_images(
     the shard's thread. Raises BackendError."""
     try:
         tokens = host.model().server.tokenize_images(decode_prompt(request))
-        if not context.add_callback(tokens.cancel):
+
+        def give_up() -> None:
             tokens.cancel()
+
+        if not context.add_callback(give_up):
+            give_up()
         return encode_tokens(tokens.result())
     except (MediaBusy, CancelledError):
         return pb.TokenizeImagesResponse(busy=True)
