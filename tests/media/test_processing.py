@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Semaphore
+from threading import Event, Semaphore
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded, hostile
 from tests.waiting import wait_until
+from tgi_core.media import processing
 from tgi_core.media.cache import BoundedCache
 from tgi_core.media.errors import ImageRejected, MediaBusy
 from tgi_core.media.features import ImageFeatures, num_tokens
@@ -121,6 +122,24 @@ def test_images_are_encoded_before_the_answer(media: MediaProcessing) -> None:
     with pytest.raises(ImageRejected, match="does not fit the model"):
         failing.result()
     assert encoded_items == good
+
+
+def test_too_many_prompts(media: MediaProcessing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond the limit are refused at once, while images of others are encoded."""
+    monkeypatch.setattr(processing, "MOST_PROMPTS", 1)
+    begun, may_end = Event(), Event()
+
+    def encode(item: bytes) -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    media.encode_ahead(encode)
+    first = media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True))
+    assert begun.wait(60)
+    with pytest.raises(MediaBusy):
+        tokens(media, "<image>", images=PICTURES[:1])
+    may_end.set()
+    assert first.result(60) == tokens(media, "<image>", images=PICTURES[:1])
 
 
 def test_prompts_take_turns(directory: Path) -> None:
