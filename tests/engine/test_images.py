@@ -213,14 +213,13 @@ def test_encoded_beside_steps(opened: Opened) -> None:
     run.step(opened.request(run, 1, other))
     with ThreadPoolExecutor(1) as pool:
         encoding = [pool.submit(opened.session.encode, item) for item in opened.made[text][1]]
-        while not all(each.done() for each in encoding):
-            if len(run.tokens[1]) < 200:
-                run.step()
+        while len(run.tokens[1]) < NEW_TOKENS and not all(each.done() for each in encoding):
+            run.step()
     before = tower.runs
-    run.step(opened.request(run, 2, text))
-    while len(run.tokens[2]) < NEW_TOKENS or len(run.tokens[1]) < NEW_TOKENS:
-        run.step()
-    assert [run.tokens[row][:NEW_TOKENS] for row in (1, 2)] == alone
+    run.step(opened.request(run, 2, text), grants=_grants(run, {1: []}))
+    while min(map(len, run.tokens.values())) < NEW_TOKENS:
+        run.step(grants=_grants(run, {1: [], 2: []}))
+    assert [run.tokens[1], run.tokens[2]] == alone
     assert [each.result() for each in encoding] == [Encoded()] * 2 and tower.runs == before
 
 
