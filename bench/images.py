@@ -3,10 +3,11 @@
     python -m bench.images [--rounds 5] [--streams 8]
 
 A LLaVA in a true shape, CLIP's ViT-B/16 at 224 pixels before a Llama in SmolLM2-135M's shape, with random bfloat16 weights in the user's
-cache directory, is driven through scheduler, model server and CPU backend in one process. While the streams decode, a request with new
-images arrives. From then until its first token: `missed`, the most steps in a row in which a stream got no token; `images per step`, the
-most images that ran through the vision tower in a step; and the longest gap between two tokens of a stream, also in undisturbed decode
-steps of the same round. Figures are medians over the rounds; features are computed before, in processes of their own, as in the server.
+cache directory, is driven through scheduler, model server and CPU backend in one process, with its worker processes. While the streams
+decode, a request arrives: a text, or new images, which are encoded in the steps that need them, or beside steps while it is tokenized. The
+table has a decode step before it; from then until its first token `missed`, the most steps in a row in which a stream got no token; gaps
+between two tokens of a stream (median / 99th percentile / longest), in steps of the same round, before the request, while it is tokenized,
+and after, when its prompt runs; and the time until its first token, also without streams.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ from typing import TYPE_CHECKING, Any
 from bench.random_model import cache_folder, write_tokenizer
 from bench.report.tables import table
 from bench.shapes import SHAPES
+from tgi_core.cli.collector import settle
+from tgi_core.media.digest import image_digest
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
+from tgi_core.scheduler.prefix import ImageSpan
 
 if TYPE_CHECKING:
     from tgi_core.media.processing import MediaProcessing
@@ -69,12 +74,15 @@ def make() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """A round: most steps in a row that a stream missed, most images in a step, the longest gap and a decode step in seconds."""
+    """A round: gaps between two tokens of the streams, in steps, before the request, while it was tokenized and after, until its first
+    token; the most steps in a row that a stream missed then; seconds of a step, the median of those before, and until that token."""
 
+    before: tuple[float, ...]
+    tokenizing: tuple[float, ...]
+    after: tuple[float, ...]
     missed: int
-    images: int
-    gap: float
     step: float
+    first: float
 
 
 class Streams:
@@ -94,50 +102,73 @@ class Streams:
         opened: Any = plugin.backend_open(OpenOptions(str(model)), _quiet)
         if opened.runner.images is None:
             raise SystemExit(f"the model takes no images: {opened.capabilities().kernels}")
-        self._tower, session = opened.runner.images.tower, Session(opened, "cpu")
-        info = ShardInfo("llava", "cpu", "cpu", "bfloat16", (1, 8), session.capabilities())
+        self._tower, self._session = opened.runner.images.tower, Session(opened, "cpu")
+        info = ShardInfo("llava", "cpu", "cpu", "bfloat16", (1, 10), self._session.capabilities())
         self.media: MediaProcessing = MediaProcessing(model)
-        self._server: ModelServer = ModelServer(session, Tokenizer.load(model), info, media=self.media)
+        self._server: ModelServer = ModelServer(self._session, Tokenizer.load(model), info, media=self.media)
         plan = WarmupPlan(max_rows=streams + 1, max_row_tokens=4096, max_step_tokens=2048)
         self._scheduler: Scheduler = Scheduler(info.capabilities, self._server.warmup(plan, _quiet))
         self._made: dict[int, list[float]] = {}
-        self.keys = [self._add(tuple(range(50 + 9 * row, 90 + 9 * row)), 4000) for row in range(streams)]
-        while not all(self._made.get(key) for key in self.keys):
-            self.turn()
+        self._keys: list[int] = []
+        self._missed, self._longest = dict[int, int](), 0
 
-    def turn(self) -> int:
-        """Run a step, and note when each request gets a token. Returns how many images ran through the tower."""
-        before = self._tower.runs
-        events = self._scheduler.complete(self._server.exchange(self._scheduler.plan()))
+    def encode(self, ahead: bool) -> None:
+        """Encode images from now on beside steps, or in them."""
+        self.media.encode_ahead(self._session.encode if ahead else len)
+
+    def begin(self, streams: int) -> None:
+        """Let new streams decode instead of those that do."""
+        for key in self._keys:
+            self._scheduler.cancel(key)
+        self._keys = [self._add(tuple(range(50 + 9 * row, 90 + 9 * row)), 4000) for row in range(streams)]
+        while not all(self._made.get(key) for key in self._keys):
+            self._turn()
+
+    def first_token(self, prompt: tuple[bytes, ...] | PromptTokens) -> tuple[float, float]:
+        """Ask about new images, or a text of so many tokens. Returns when it was queued, and when the first token came."""
+        images = () if isinstance(prompt, PromptTokens) else prompt
+        tokens = prompt if isinstance(prompt, PromptTokens) else self._tokenized(images)
+        spans = tuple(ImageSpan(*span, image_digest(image)) for span, image in zip(tokens.spans, images, strict=True))
+        queued = time.perf_counter()
+        key = self._add(tokens.ids, 2, images=images, image_spans=spans)
+        while not self._made.get(key):
+            self._turn()
+        return queued, self._made[key][0]
+
+    def _tokenized(self, images: tuple[bytes, ...]) -> PromptTokens:
+        prompt = MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)
+        asked = self.media.tokenize(prompt)
+        while self._keys and not asked.done():
+            self._turn()
+        return asked.result()
+
+    def disturb(self, prompt: tuple[bytes, ...] | PromptTokens) -> Disturbed:
+        """Undisturbed steps, then a request until its first token."""
+        begin = [len(self._made[key]) - 1 for key in self._keys]
+        for _ in range(WARM):
+            self._turn()
+        self._missed, self._longest, began = dict.fromkeys(self._keys, 0), 0, time.perf_counter()
+        queued, first = self.first_token(prompt)
+        times = [self._made[key][number:] for key, number in zip(self._keys, begin, strict=True)]
+        gaps = [(end, end - start) for each in times for start, end in pairwise(each)]
+        step = median(gap for end, gap in gaps if end <= began)
+        before, tokenizing, later = (
+            tuple(gap / step for end, gap in gaps if after < end <= until)
+            for after, until in pairwise((0.0, began, queued, first))
+        )
+        return Disturbed(before, tokenizing, later, self._longest, step, first - began)
+
+    def _turn(self) -> None:
+        """Run a step, and note when each request gets a token."""
+        events, got = self._scheduler.complete(self._server.exchange(self._scheduler.plan())), set[int]()
         for event in events:
             if event.error is not None:
                 raise SystemExit(str(event.error))
             if event.generation is not None and event.generation.tokens:
                 self._made.setdefault(event.key, []).append(time.perf_counter())
-        return int(self._tower.runs - before)
-
-    def disturb(self, images: tuple[bytes, ...]) -> Disturbed:
-        """Undisturbed steps, then a request with new images until its first token."""
-        from tgi_core.media.digest import image_digest
-        from tgi_core.media.prompts import MultimodalPrompt
-        from tgi_core.scheduler.prefix import ImageSpan
-
-        prompt = self.media.tokenize(MultimodalPrompt(("<image>" * len(images) + "What is it?",), images, special=False)).result()
-        spans = tuple(ImageSpan(*span, image_digest(image)) for span, image in zip(prompt.spans, images, strict=True))
-        for _ in range(WARM):
-            self.turn()
-        times = self._made[self.keys[0]][-WARM:]
-        step = median(after - before for before, after in pairwise(times))
-        start, most, missed = {key: len(self._made[key]) for key in self.keys}, 0, dict.fromkeys(self.keys, 0)
-        longest, key = 0, self._add(prompt.ids, 2, images=images, image_spans=spans)
-        while not self._made.get(key):
-            made = {row: len(self._made[row]) for row in self.keys}
-            most = max(most, self.turn())
-            for row in self.keys:
-                missed[row] = 0 if len(self._made[row]) > made[row] else missed[row] + 1
-                longest = max(longest, missed[row])
-        gap = max(after - before for row in self.keys for before, after in pairwise(self._made[row][start[row] - 1 :]))
-        return Disturbed(longest, most, gap, step)
+                got.add(event.key)
+        self._missed = {key: 0 if key in got else count + 1 for key, count in self._missed.items()}
+        self._longest = max([self._longest, *self._missed.values()])
 
     def _add(self, tokens: tuple[int, ...], count: int, **given: Any) -> int:
         from tgi_core.backend import Sampling
@@ -147,28 +178,53 @@ class Streams:
         return self._scheduler.add(GenerationRequest.of(tokens, Sampling(), Stopping(count, ignore_eos=True), **given))
 
 
-def pictures(count: int, seed: int) -> tuple[bytes, ...]:
-    """New pictures in PNG."""
+def picture(seed: int) -> bytes:
+    """A new picture in PNG."""
     import numpy as np
     from PIL import Image
 
-    def encoded(pixels: Any) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        return file.getvalue()
-
-    made = np.random.default_rng(seed)
-    return tuple(encoded(made.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)) for _ in range(count))
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
 
 
-def lines(streams: Streams, rounds: int) -> Iterator[list[object]]:
-    """A row of the table per number of images."""
-    for count in COUNTS:
-        found = [streams.disturb(pictures(count, 100 * count + number)) for number in range(rounds + 1)][1:]
-        step, gap = median(each.step for each in found), median(each.gap for each in found)
-        held = median(each.gap / each.step for each in found)
-        most = [max(each.missed for each in found), max(each.images for each in found)]
-        yield [count, *most, f"{step * 1e3:.0f}", f"{gap * 1e3:.0f}", f"{held:.1f}"]
+def lines(streams: Streams, rounds: int, rows: int) -> Iterator[list[object]]:
+    """A row of the table per number of images, for a text of as many tokens, and for images encoded in steps and beside them; `rows`
+    streams decode meanwhile."""
+    made = map(picture, count())
+    for images in COUNTS:
+        for name in ("as text", "in steps", "beside"):
+            streams.encode(ahead=name == "beside")
+            asked: list[Any] = [tuple(islice(made, images)) for _ in range(2 * (rounds + 1))]
+            if name == "as text":
+                size = images * (SIDE // PATCH) ** 2 + 4
+                asked = [
+                    PromptTokens(tuple(range(100 * number + 60, 100 * number + 60 + size)), ()) for number in range(len(asked))
+                ]
+            streams.begin(0)
+            alone = [_seconds(streams, each) for each in asked[: rounds + 1]][1:]
+            streams.begin(rows)
+            found = [streams.disturb(each) for each in asked[rounds + 1 :]][1:]
+            gaps = [
+                sorted(chain(*each)) for each in zip(*((one.before, one.tokenizing, one.after) for one in found), strict=True)
+            ]
+            cells = [max(each.missed for each in found), *map(_spread, gaps), _ms([each.first for each in found]), _ms(alone)]
+            yield [f"{images}, {name}", _ms([each.step for each in found]), *cells]
+
+
+def _seconds(streams: Streams, prompt: Any) -> float:
+    began = time.perf_counter()
+    return streams.first_token(prompt)[1] - began
+
+
+def _spread(gaps: list[float]) -> str:
+    """Median, 99th percentile and maximum."""
+    places = (int(len(gaps) * share) for share in (0.5, 0.99))
+    return " / ".join(f"{gap:.1f}" for gap in (*(gaps[place] for place in places), gaps[-1])) if gaps else ""
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{median(seconds) * 1e3:.0f}"
 
 
 def main() -> None:
@@ -180,8 +236,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     options = parser.parse_args()
     streams = Streams(make(), options.streams)
-    head = ["images", "missed", "images per step", "decode step, ms", "longest gap, ms", "longest gap, steps"]
-    print(table(head, lines(streams, options.rounds)))
+    settle()
+    head = ["images", "step, ms", "missed", "gaps before", "gaps while tokenized", "gaps after", "first token, ms", "alone, ms"]
+    print(table(head, lines(streams, options.rounds, options.streams)))
     streams.media.close()
 
 

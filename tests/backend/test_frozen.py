@@ -26,6 +26,8 @@ from tgi_core.backend import (
     BackendBug,
     CacheKind,
     Capabilities,
+    Encoded,
+    InvalidRequest,
     OpenOptions,
     OutputOptions,
     Request,
@@ -57,6 +59,7 @@ DIGESTS = {
     (1, 7): "7645535e53c6fd17027db38b2d34f3b6b272895576beed3299eedcc397df3293",
     (1, 8): "3c83734a9ba5f3ccefc1ed49017f29747951e8367a4dbe3fb4667142254d8f62",
     (1, 9): "46a4fe24f446a0ff58ede43e6b9a905624daa6d70791b8a687e3add6386d6b82",
+    (1, 10): "f2837c28a30854943638d75a1c805dd5f765b8b7854e4723a8ef2e4182c0b2bf",
 }
 MINORS = [version for version in DIGESTS if version <= API_VERSION]
 
@@ -91,6 +94,8 @@ if API_VERSION >= (1, 8):
     test_1_8_keeps_the_contract = conformance((1, 8))
 if API_VERSION >= (1, 9):
     test_1_9_keeps_the_contract = conformance((1, 9))
+if API_VERSION >= (1, 10):
+    test_1_10_keeps_the_contract = conformance((1, 10))
 
 
 def test_every_released_minor_has_one() -> None:
@@ -195,6 +200,18 @@ def test_prompts_of_1_9_run_whole(demo_tokenizer: Tokenizer) -> None:
     keys = {one.scheduler.add(generation(tuple(range(3, 8 + number)), whole_prompt=True)) for number in range(16)}
     one.run()
     assert one.ended.keys() == keys and not inner.cut
+
+
+@pytest.mark.skipif(API_VERSION < (1, 10), reason="images are encoded ahead since 1.10")
+def test_images_of_1_10_are_encoded_ahead() -> None:
+    """The plugin gets the item, and a refusal is the caller's; nothing happens to the items of an older plugin."""
+    plugin = load(entry((1, 10)))
+    inner: Any = plugin.open(OpenOptions(str(default_model("none"))), quiet)
+    session = Session(inner, "frozen", built=plugin.built)
+    assert session.encode(b"picture") == opened((1, 9)).encode(b"picture") == Encoded()
+    with pytest.raises(InvalidRequest, match="an empty image"):
+        session.encode(b"")
+    assert inner.encoded == [b"picture"]
 
 
 @pytest.mark.parametrize("gone", ["shapes=((1, 16),)", "max_step_blocks=4"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +20,7 @@ from tests.engine.image_models import image, save_model
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
 from tgi_core.backend import (
     EMPTY,
+    Encoded,
     Feature,
     Grant,
     InvalidModel,
@@ -200,6 +202,25 @@ def test_an_image_is_encoded_once(opened: Opened) -> None:
     opened.alone("See <image> here")
     opened.alone("<image> first")
     assert tower.runs == before + 1
+
+
+def test_encoded_beside_steps(opened: Opened) -> None:
+    """Images that another thread encodes while a row decodes are there when a step needs them, and change no token."""
+    tower, (text, other) = opened.tower, ("Two of them: <image> and <image>, said he", "No picture at all")
+    alone = [opened.alone(each) for each in (other, text)]
+    tower.kept.clear()
+    run = opened.schedule()
+    run.step(opened.request(run, 1, other))
+    with ThreadPoolExecutor(1) as pool:
+        encoding = [pool.submit(opened.session.encode, item) for item in opened.made[text][1]]
+        while len(run.tokens[1]) < NEW_TOKENS and not all(each.done() for each in encoding):
+            run.step()
+    before = tower.runs
+    run.step(opened.request(run, 2, text), grants=_grants(run, {1: []}))
+    while min(map(len, run.tokens.values())) < NEW_TOKENS:
+        run.step(grants=_grants(run, {1: [], 2: []}))
+    assert [run.tokens[1], run.tokens[2]] == alone
+    assert [each.result() for each in encoding] == [Encoded()] * 2 and tower.runs == before
 
 
 def test_an_image_is_digested_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import concurrent.futures
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Semaphore
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded, hostile
+from tests.waiting import wait_until
+from tgi_core.media import processing
 from tgi_core.media.cache import BoundedCache
 from tgi_core.media.errors import ImageRejected, MediaBusy
 from tgi_core.media.features import ImageFeatures, num_tokens
@@ -100,6 +104,68 @@ def test_hostile_images_fail_alone(media: MediaProcessing) -> None:
     concurrent.futures.wait([*asked, good])
     assert good.exception() is None
     assert {type(each.exception()) for each in asked} == {ImageRejected}
+
+
+def test_images_are_encoded_before_the_answer(media: MediaProcessing) -> None:
+    """Each image of a prompt once, in their order, as the item that a step gets. One that cannot be encoded fails its prompt alone."""
+    encoded_items = list[bytes]()
+
+    def encode(item: bytes) -> None:
+        if item == bad:
+            raise ImageRejected("it does not fit the model")
+        encoded_items.append(item)
+
+    bad, *good = media.features((encoded(image(7)), *PICTURES))
+    media.encode_ahead(encode)
+    failing = media.tokenize(MultimodalPrompt(("<image>",), (encoded(image(7)),), True))
+    assert tokens(media, "<image> and <image>, then <image>", images=(*PICTURES, PICTURES[0])).spans
+    with pytest.raises(ImageRejected, match="does not fit the model"):
+        failing.result()
+    assert encoded_items == good
+
+
+def test_too_many_prompts(media: MediaProcessing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond the limit are refused at once, while images of others are encoded."""
+    monkeypatch.setattr(processing, "MOST_PROMPTS", 1)
+    begun, may_end = Event(), Event()
+
+    def encode(item: bytes) -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    media.encode_ahead(encode)
+    first = media.tokenize(MultimodalPrompt(("<image>",), PICTURES[:1], True))
+    assert begun.wait(60)
+    with pytest.raises(MediaBusy):
+        tokens(media, "<image>", images=PICTURES[:1])
+    may_end.set()
+    assert first.result(60) == tokens(media, "<image>", images=PICTURES[:1])
+
+
+def test_prompts_take_turns(directory: Path) -> None:
+    """While images of one prompt are encoded, those of another are, too. A prompt that is given up has no more of its images encoded."""
+    begun, may_end, media = SimpleQueue[bytes](), Semaphore(0), MediaProcessing(directory)
+
+    def encode(item: bytes) -> None:
+        begun.put(item)
+        assert may_end.acquire(timeout=60)
+
+    three, one = tuple(encoded(image(seed)) for seed in (11, 12, 13)), encoded(image(14))
+    items = media.features((*three, one))
+    numbers = {item: number for number, item in enumerate(items)}
+    media.encode_ahead(encode)
+    many = media.tokenize(MultimodalPrompt(("<image>" * 3,), three, True))
+    order = [numbers[begun.get(timeout=60)]]
+    single = media.tokenize(MultimodalPrompt(("<image>",), (one,), True))
+    wait_until(lambda: media.features((one,))[0] is not items[3])  # it is tokenized, and waits
+    for _ in range(2):
+        may_end.release()
+        order.append(numbers[begun.get(timeout=60)])
+    many.cancel()
+    may_end.release(2)
+    assert single.result(60).spans
+    media.close()
+    assert order == [0, 3, 1] and begun.empty()
 
 
 @pytest.mark.filterwarnings("error")

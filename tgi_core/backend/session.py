@@ -21,6 +21,7 @@ from tgi_core.backend.types import (
     Capacity,
     Cleared,
     Closed,
+    Encoded,
     Grant,
     Handle,
     Request,
@@ -125,6 +126,11 @@ class Session:
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop a batch, or all."""
         return self._call("clear", Cleared, batch=batch)
+
+    def encode(self, item: bytes) -> Encoded:
+        """Encode an image ahead of its request. Thread-safe; does nothing if the backend does not implement it."""
+        implemented = self._manager.hook.encode.get_hookimpls()
+        return self._call("encode", Encoded, item=item) if implemented else Encoded()
 
     def stats(self) -> Stats:
         """Return counters."""

@@ -17,6 +17,7 @@ from tgi_core.backend.types import (
     Capacity,
     Cleared,
     Closed,
+    Encoded,
     Grant,
     Handle,
     Manifest,
@@ -108,6 +109,15 @@ class SessionSpec(Protocol):
     @hookspec(firstresult=True)
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop one batch, or all batches (None). Host bookkeeping, never waits. Raises UnknownBatch."""
+
+    @hookspec(firstresult=True)
+    def encode(self, item: bytes) -> Encoded:
+        """Optional, since 1.10: compute ahead what steps need of an image, an item of `Request.media`, before a request with it is
+        started. No verb: called from another thread while verbs run, one image at a time, and never after `close`. Steps that run
+        meanwhile go on. A step computes what it needs and does not find.
+
+        Raises InvalidRequest for an image that does not fit the model.
+        """
 
     @hookspec(firstresult=True)
     def stats(self) -> Stats:

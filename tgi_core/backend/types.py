@@ -12,7 +12,7 @@ from enum import Enum
 from tgi_core.backend.callbacks import MaskRow as MaskRow
 from tgi_core.backend.callbacks import MaskSource
 
-API_VERSION = (1, 9)
+API_VERSION = (1, 10)
 """(major, minor) version of the contract in this package. Minor versions only add."""
 
 NULL_BLOCK = 0
@@ -456,6 +456,11 @@ class Stats:
     steps: int = 0
     compiles: int = 0
     memory: tuple[Memory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What steps need of an image is computed, since 1.10; a session may forget it."""
 
 
 @dataclass(frozen=True, slots=True)

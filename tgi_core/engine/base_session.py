@@ -13,6 +13,7 @@ from tgi_core.backend import (
     Capacity,
     Cleared,
     Determinism,
+    Encoded,
     Feature,
     Grant,
     Handle,
@@ -105,6 +106,13 @@ class BaseSession(ABC):
     def clear(self, batch: Handle | None) -> Cleared:
         """Drop one batch, or all."""
         return Cleared(self._open_tracker.clear(batch))
+
+    @hookimpl
+    def encode(self, item: bytes) -> Encoded:
+        """Compute the embeddings of an image, for steps to come."""
+        if isinstance(self._runner, TakesImages):
+            self._runner.encode_image(item)
+        return Encoded()
 
     @abstractmethod
     def _make_ready(self) -> None:

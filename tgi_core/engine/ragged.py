@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -87,6 +87,15 @@ class RaggedRunner(PagedRunner):
         """See `TakesImages`."""
         if self.images is not None:
             self.images.admit(request)
+
+    def encode_image(self, item: bytes) -> None:
+        """See `TakesImages`."""
+        if self.images is not None:
+            self.images.encode(item)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """See `TakesImages`."""
+        return nullcontext() if self.images is None else self.images.undisturbed()
 
     def refuse_images(self) -> None:
         """See `TakesImages`."""

@@ -168,6 +168,12 @@ class PromptImages(Protocol):
     def admit(self, request: Request) -> None:
         """See `TakesImages.admit_images`."""
 
+    def encode(self, item: bytes) -> None:
+        """See `TakesImages.encode_image`."""
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """See `TakesImages.undisturbed`."""
+
     def positions(self, step: StepMetadata) -> Tensor | None:
         """Positions [axes, 1, tokens] for rotary embeddings; None if they are those of the step."""
 
@@ -186,6 +192,12 @@ class TakesImages(Protocol):
     def admit_images(self, request: Request) -> None:
         """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the prompt:
         in a step, that would fail other rows."""
+
+    def encode_image(self, item: bytes) -> None:
+        """Compute the embeddings of an image ahead; see `SessionSpec.encode`. Raises InvalidRequest."""
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Let images that are encoded now wait while a step runs inside."""
 
     def refuse_images(self) -> None:
         """Take none, though the model could."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -31,7 +32,7 @@ from tgi_core.engine.base_session import BaseSession
 from tgi_core.engine.failures import TORCH_ERRORS, translated
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.row_results import row_results
-from tgi_core.engine.runner import CountsCompiles, Runner, StepLogits
+from tgi_core.engine.runner import CountsCompiles, Runner, StepLogits, TakesImages
 from tgi_core.engine.speculators.base import Speculator
 
 Reserve = Callable[[WarmupPlan, Progress], Capacity]
@@ -55,6 +56,9 @@ class SyncSession(BaseSession):
         super().__init__(runner, shape, masks, adapters, kernels)
         self._launched: LaunchedStep | None = None
         self._speculator, self._reserve = speculator, reserve or self._reserve_at_once
+        self._undisturbed: Callable[[], AbstractContextManager[None]] = (
+            runner.undisturbed if isinstance(runner, TakesImages) else nullcontext
+        )
         if speculator is not None:
             self.declare(proposals=speculator.most)
 
@@ -125,12 +129,13 @@ class SyncSession(BaseSession):
         self._steps += 1
         if not row_inputs:
             return Rows(step_id, ())
-        start = time.perf_counter_ns()
-        logits = self._runner.run(row_inputs)
-        between = time.perf_counter_ns()
-        with torch.inference_mode():
-            rows = self._sample(row_inputs, logits)
-        return Rows(step_id, rows, between - start, time.perf_counter_ns() - between)
+        with self._undisturbed():
+            start = time.perf_counter_ns()
+            logits = self._runner.run(row_inputs)
+            between = time.perf_counter_ns()
+            with torch.inference_mode():
+                rows = self._sample(row_inputs, logits)
+            return Rows(step_id, rows, between - start, time.perf_counter_ns() - between)
 
     def _sample(self, row_inputs: list[RowInput], logits: StepLogits) -> tuple[Row, ...]:
         rows = row_results(row_inputs, logits, self._masks)

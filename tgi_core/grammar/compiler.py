@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +11,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from tgi_core.grammar import matching
 from tgi_core.grammar.cache import LARGE_BYTES, SMALL_BYTES, CompiledCache, Entry
-from tgi_core.grammar.limits import MAX_BYTES, NICENESS, QUICK_SECONDS
+from tgi_core.grammar.limits import MAX_BYTES, QUICK_SECONDS
 from tgi_core.grammar.validator import GrammarValidatorThread
 from tgi_core.grammar.value import Cost, Grammar, InvalidGrammar
+from tgi_core.workers.priority import thread_gives_way
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,9 @@ class GrammarCompiler:
         self._vocabulary, self._max_bytes = vocabulary, max_bytes
         self._kept: CompiledCache[CompiledGrammar] = CompiledCache(small_bytes, large_bytes)
         self._lock = threading.Lock()
-        self._quick, self._slow = (ThreadPoolExecutor(1, f"grammar-{name}", initializer=_give_way) for name in ("quick", "slow"))
+        self._quick, self._slow = (
+            ThreadPoolExecutor(1, f"grammar-{name}", initializer=thread_gives_way) for name in ("quick", "slow")
+        )
         self._validator = GrammarValidatorThread(max_bytes)
 
     @property
@@ -158,7 +160,3 @@ class GrammarCompiler:
             entry.made.set_exception(error)
         else:
             entry.made.set_result(compiled)
-
-
-def _give_way() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -30,8 +30,6 @@ MAX_COMPILED_BYTES = 32 << 20
 """Memory limit of a compiled grammar. Typical grammars take 10 to 100 kB."""
 QUICK_SECONDS = 0.1
 """CPU time above which a grammar counts as slow. Slow grammars have a separate queue."""
-NICENESS = 10
-"""Niceness of threads and processes that compile, below steps and request handling."""
 
 
 def check_text(text: str, max_bytes: int = MAX_BYTES) -> None:

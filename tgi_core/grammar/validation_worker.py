@@ -15,8 +15,9 @@ from llguidance import LLTokenizer
 
 from tgi_core.grammar import matching
 from tgi_core.grammar.heap import used_bytes
-from tgi_core.grammar.limits import MAX_BYTES, MAX_COMPILED_BYTES, NICENESS
+from tgi_core.grammar.limits import MAX_BYTES, MAX_COMPILED_BYTES
 from tgi_core.grammar.value import Cost, Grammar, GrammarKind, GrammarReport, InvalidGrammar
+from tgi_core.workers.priority import LOW
 from tgi_core.workers.serving import serve
 
 MEMORY_BYTES = 1 << 30
@@ -86,5 +87,5 @@ def main(seconds: float, max_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(NICENESS)
+    os.nice(LOW)
     main(float(sys.argv[2]), int(sys.argv[3]))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,13 +18,18 @@ from tgi_core.media.messages import Answer, Job
 from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.workers.command import python
 from tgi_core.workers.pool import PoolBusy, TooCostly, WorkerCrashed, WorkerLost, WorkerPool
+from tgi_core.workers.priority import LOWEST, thread_gives_way
+from tgi_core.workers.semaphore import LimitedSemaphore
 
 T = TypeVar("T")
 
 KEPT_BYTES = 512 << 20
 """Size of the features that are kept, in bytes."""
 
-_WORKERS, _WAITING, _WAIT_S = 2, 64, 30.0
+MOST_PROMPTS = 64
+"""Maximum number of prompts that are tokenized at once, and whose images are encoded."""
+
+_WORKERS, _WAIT_S = 2, 30.0
 _CHILD = Path(__file__).with_name("processor_child.py")
 
 
@@ -32,15 +38,25 @@ class MediaProcessing:
 
     def __init__(self, directory: Path, kept_bytes: int = KEPT_BYTES) -> None:
         self._loop = asyncio.new_event_loop()
-        self._pool = WorkerPool(python(_CHILD), [str(directory)], size=_WORKERS, waiting=_WAITING, wait_s=_WAIT_S)
+        self._pool = WorkerPool(python(_CHILD), [str(directory)], size=_WORKERS, waiting=MOST_PROMPTS, wait_s=_WAIT_S)
         self._lock = threading.Lock()
         self._kept = BoundedCache[bytes](kept_bytes, len)
+        self._prompts = 0
+        self._encode: Callable[[bytes], object] | None = None
+        self._encoding = ThreadPoolExecutor(1, "encoding", initializer=partial(thread_gives_way, LOWEST))
+        self._turn = LimitedSemaphore(1, MOST_PROMPTS, _WAIT_S)
         self._thread = threading.Thread(target=self._run, name="media", daemon=True)
         self._thread.start()
         self._submit(self._start())
 
+    def encode_ahead(self, encode: Callable[[bytes], object]) -> None:
+        """Call `encode` with the item of each image before its prompt is answered: one after another, prompts by turns, in a thread of low
+        priority. It may raise ImageRejected."""
+        self._encode = encode
+
     def tokenize(self, prompt: MultimodalPrompt) -> Future[PromptTokens]:
-        """The token ids of a prompt; keeps the features of its images. The future raises ImageRejected, MediaBusy."""
+        """The token ids of a prompt; keeps the features of its images, and encodes them. To cancel the future ends that after the image
+        that is encoded now. It raises ImageRejected, MediaBusy, and what encoding raises."""
         return self._submit(self._tokenize(prompt))
 
     def features(self, images: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -56,6 +72,7 @@ class MediaProcessing:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+            self._encoding.shutdown(cancel_futures=True)
 
     def _run(self) -> None:
         """Run the event loop until it is stopped, and end what still runs on it."""
@@ -83,8 +100,30 @@ class MediaProcessing:
             await self._ask(Job((), False, ()))
 
     async def _tokenize(self, prompt: MultimodalPrompt) -> PromptTokens:
-        answer = await self._ask(Job(prompt.texts, prompt.special, prompt.images))
-        return PromptTokens(answer.ids, answer.spans)
+        if self._prompts >= MOST_PROMPTS:
+            raise MediaBusy
+        self._prompts += 1
+        try:
+            answer = await self._ask(Job(prompt.texts, prompt.special, prompt.images))
+            tokens = PromptTokens(answer.ids, answer.spans)
+            del answer  # its items stay while they are kept, not while they wait
+            for image in dict.fromkeys(prompt.images):
+                await self._encode_kept(image)
+            return tokens
+        finally:
+            self._prompts -= 1
+
+    async def _encode_kept(self, image: bytes) -> None:
+        """Encode an image, unless its item was evicted."""
+        if self._encode is None:
+            return
+        if not await self._turn.acquire():
+            raise MediaBusy
+        try:
+            if (item := self._find(image)) is not None:
+                await self._loop.run_in_executor(self._encoding, self._encode, item)
+        finally:
+            self._turn.release()
 
     async def _ask(self, job: Job) -> Answer:
         try:

@@ -5,6 +5,7 @@ A damaged image can crash a decoder or need much memory: here, that fails only i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from tgi_core.media.decoding import decode_image
 from tgi_core.media.errors import ImageRejected
 from tgi_core.media.messages import Answer, Job
 from tgi_core.media.processor import LOOKED_AT, MediaProcessor
+from tgi_core.workers.priority import LOW
 from tgi_core.workers.serving import serve
 
 SECONDS = 60.0
@@ -68,6 +70,7 @@ def _spans(ids: Sequence[int], placeholder_id: int, counts: Sequence[int]) -> tu
 
 def main(directory: Path) -> None:
     """Serve jobs."""
+    os.nice(LOW)
     processor = MediaProcessor(directory)
     serve(lambda request: process(processor, Job.from_bytes(request)).to_bytes(), SECONDS, MEMORY_BYTES)
 

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from tgi_core.errors import StartupError
+from tgi_core.media.processing import MOST_PROMPTS
 from tgi_core.server.grpc_address import bound_for_us_alone
 from tgi_core.server.grpc_host import ShardHost
 from tgi_core.server.grpc_service import ShardService
@@ -20,8 +21,9 @@ from tgi_core.wire.methods import TOKEN, UNLIMITED
 
 _log = logging.getLogger(__name__)
 
-_CALLS = 16
-"""Maximum number of concurrent calls: a stream of steps occupies one for its lifetime, a unary verb one while it blocks."""
+_CALLS = 16 + MOST_PROMPTS
+"""Maximum number of concurrent calls: a stream of steps occupies one for its lifetime, a unary verb one while it blocks, and each prompt
+with images one until these are encoded. Threads are started when they are needed."""
 
 _LOG_EVERY_S = 60.0
 

@@ -145,7 +145,7 @@ class ShardService:
         return self._grammars.answer(request, context.is_active)
 
     def _tokenize_images(self, request: pb.TokenizeImagesRequest, context: grpc.ServicerContext) -> pb.TokenizeImagesResponse:
-        return tokenize_images(self._host, request)
+        return tokenize_images(self._host, request, context)
 
     def _capacity(self) -> Capacity:
         if self._host.capacity is None:

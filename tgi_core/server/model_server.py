@@ -85,6 +85,8 @@ class ModelServer:
         self._masks = masks
         self._verbs = verbs or VerbLog()
         self._media = media
+        if media is not None:
+            media.encode_ahead(self._encode)
         if masks is not None:
             masks.attach(info.capabilities.vocab_size)
         self.batches: dict[int, _Batch] = {}
@@ -112,11 +114,11 @@ class ModelServer:
 
     def close(self) -> None:
         """Close the backend."""
+        if self._media is not None:
+            self._media.close()
         self._session.close()
         if self._masks is not None:
             self._masks.close()
-        if self._media is not None:
-            self._media.close()
 
     def prepare(self, grammar: Grammar, cost: Cost) -> Future[CompiledGrammar]:
         """Start compiling a grammar, and keep it until `release`. Non-blocking; may be called from any thread. Raises
@@ -131,11 +133,17 @@ class ModelServer:
             self._masks.release(grammar)
 
     def tokenize_images(self, prompt: MultimodalPrompt) -> Future[PromptTokens]:
-        """Start tokenizing a prompt with images. Non-blocking; may be called from any thread. Raises InvalidRequest; the future raises
-        ImageRejected, MediaBusy."""
+        """Start tokenizing a prompt with images, and encoding these, so that no step has to. Non-blocking; may be called from any thread.
+        Raises InvalidRequest; the future raises ImageRejected, MediaBusy, BackendError."""
         if self._media is None:
             raise InvalidRequest("this shard takes no images")
         return self._media.tokenize(prompt)
+
+    def _encode(self, item: bytes) -> None:
+        try:
+            self._session.encode(item)
+        except InvalidRequest as error:
+            raise ImageRejected(str(error)) from error
 
     def exchange(self, turn: Turn) -> TurnResult:
         """Execute a turn: bookkeeping, launch, read. Never raises `BackendError`: faults are in the result."""

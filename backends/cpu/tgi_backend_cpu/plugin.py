@@ -24,7 +24,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="cpu")
+    return Manifest("cpu", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="cpu")
 
 
 @hookimpl

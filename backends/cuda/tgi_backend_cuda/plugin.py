@@ -44,7 +44,7 @@ def allocator_variable(torch_version: str) -> str:
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="cuda")
+    return Manifest("cuda", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="cuda")
 
 
 @hookimpl

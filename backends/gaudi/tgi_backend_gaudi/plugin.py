@@ -35,7 +35,7 @@ DEFAULTS = {"PT_HPU_WEIGHT_SHARING": "0", "FUSER_ENABLE_MULTI_THREADED_INVOCATIO
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("gaudi", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="gaudi")
+    return Manifest("gaudi", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="gaudi")
 
 
 @hookimpl

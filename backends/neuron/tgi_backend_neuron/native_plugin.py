@@ -15,7 +15,7 @@ from tgi_core.engine.weights.sizes import check_model
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("neuron-native", "tgi-core", __version__, (1, 9), (1, 2), device_kind="neuron")
+    return Manifest("neuron-native", "tgi-core", __version__, (1, 10), (1, 2), device_kind="neuron")
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from tgi_core.engine.accelerator.discovery import check_ready
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest. The runtime itself drives all cores, from one process."""
-    return Manifest("neuron", "tgi-core", __version__, (1, 9), (1, 2), device_kind="neuron", processes=Processes.ONE)
+    return Manifest("neuron", "tgi-core", __version__, (1, 10), (1, 2), device_kind="neuron", processes=Processes.ONE)
 
 
 @hookimpl

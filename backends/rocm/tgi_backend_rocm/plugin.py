@@ -25,7 +25,7 @@ aborts a lost rank's collectives without ending this process, which reports the 
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="rocm")
+    return Manifest("rocm", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="rocm")
 
 
 @hookimpl

@@ -16,7 +16,7 @@ _NEEDED = ("numpy", "torch", "transformers", "safetensors")
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest. Devices of the kind "emulated" are never chosen automatically."""
-    return Manifest("static-cpu", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="emulated")
+    return Manifest("static-cpu", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="emulated")
 
 
 @hookimpl

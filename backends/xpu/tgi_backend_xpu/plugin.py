@@ -23,7 +23,7 @@ DEFAULTS = {
 @hookimpl
 def backend_manifest() -> Manifest:
     """The plugin's manifest."""
-    return Manifest("xpu", "tgi-core", __version__, api_built=(1, 9), api_requires=(1, 2), device_kind="xpu")
+    return Manifest("xpu", "tgi-core", __version__, api_built=(1, 10), api_requires=(1, 2), device_kind="xpu")
 
 
 @hookimpl

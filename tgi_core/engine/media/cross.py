@@ -7,7 +7,8 @@ the images before it, from the last placeholders in a row on, and a token before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tgi_core.backend import InvalidRequest, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.interface import CROSS, AttentionParameters, IndexedRows, use_attention
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.media.placing import KnownPrompts, find_placeholders, with_digests
+from tgi_core.engine.media.placing import KnownPrompts, encode, find_placeholders, with_digests
 from tgi_core.engine.media.tower import SEEN_TILES, UnsupportedVision, VisionTower, seen_until
 from tgi_core.media.features import ImageFeatures
 
@@ -28,6 +29,8 @@ KEPT_IMAGES = 16
 """Number of images whose keys and values are kept at least, which is the most that a prompt may have."""
 
 _MOST_KEPT = 128
+_made: ContextVar[list[Tensor] | None] = ContextVar("tgi_made_of_image", default=None)
+"""Where a layer's keys and values of an image go if this thread makes them; None: a step attends."""
 _STATES, _LOOKING = "cross_attention_states", "full_text_row_masked_out_mask"
 """Arguments of the language model: the images' states, without which the layers do not run, and which tokens [1, 1, tokens, 1] see any."""
 
@@ -56,7 +59,6 @@ class CrossLayer:
 
     def __init__(self, module: nn.Module, place: int, embeddings: Callable[[bytes, bytes], Tensor]) -> None:
         self._module, self._place, self._embeddings = module, place, embeddings
-        self._made: list[Tensor] | None = None
         self.looks: Sequence[Look] = ()
         """Those of the running step."""
         setattr(module, CROSS, self)
@@ -64,19 +66,20 @@ class CrossLayer:
     def keys_and_values(self, states: Tensor) -> Tensor:
         """[2, KV heads, keys, width] of an image's states [1, keys, hidden]."""
         made: list[Tensor] = []
-        self._made = made
+        token = _made.set(made)
         try:
             self._module(hidden_states=states[:, :1], cross_attention_states=states, attention_mask=None)
         finally:
-            self._made = None
+            _made.reset(token)
         return torch.stack(made)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """query [heads, tokens, width] → [tokens, heads, width]; zeros for tokens that look at no image. See `attention_forward`."""
         heads, tokens, width = query.shape
         out = query.new_zeros(tokens, heads, value.shape[-1])
-        if self._made is not None:
-            self._made += [key, value]
+        made = _made.get()
+        if made is not None:
+            made += [key, value]
             return out
         for look in self.looks:
             # fetched here, so that no more images are in memory than are kept
@@ -102,7 +105,7 @@ class CrossVision(VisionTower):
     def __init__(self, model: PreTrainedModel, placeholder_id: int, free_bytes: int) -> None:
         """The model's attention must be this engine's. `free_bytes`: memory that images may have. Raises UnsupportedVision."""
         super().__init__(model, placeholder_id)
-        self._width, self._free_bytes, self._embedding = model.get_input_embeddings().weight.shape[1], free_bytes, False
+        self._width, self._free_bytes = model.get_input_embeddings().weight.shape[1], free_bytes
         self._bytes_each = 0
         self.layers = tuple(CrossLayer(module, place, self.embeddings) for place, module in enumerate(self._find()))
 
@@ -121,7 +124,7 @@ class CrossVision(VisionTower):
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
             seen = looking()
-            if seen is None or self._embedding:
+            if seen is None:
                 return None
             nothing = torch.zeros(1, 1, self._width, dtype=self._model.dtype, device=self.device)
             mask = seen.to(self._model.dtype)[None, None, :, None]
@@ -155,16 +158,12 @@ class CrossVision(VisionTower):
     def _embed(self, features: ImageFeatures) -> Tensor:
         ids = torch.full((1, features.tokens), self.placeholder_id, dtype=torch.int64, device=self.device)
         self.runs += 1
-        self._embedding = True
-        try:
-            states = self._given(self.arguments(ids, [features])).get(_STATES)
-            if states is None:
-                raise UnsupportedVision("its language model gets no states of an image")
-            with torch.inference_mode():
-                flat = states.reshape(1, -1, self._width)
-                made = torch.stack([layer.keys_and_values(flat) for layer in self.layers])
-        finally:
-            self._embedding = False
+        states = self._given(self.arguments(ids, [features])).get(_STATES)
+        if states is None:
+            raise UnsupportedVision("its language model gets no states of an image")
+        with torch.inference_mode():
+            flat = states.reshape(1, -1, self._width)
+            made = torch.stack([layer.keys_and_values(flat) for layer in self.layers])
         if not self._bytes_each:
             count = min(_MOST_KEPT, max(KEPT_IMAGES, self._free_bytes // made.nbytes))
             self._bytes_each, self.kept.most_bytes = made.nbytes, count * made.nbytes
@@ -205,6 +204,14 @@ class ImagesInLayers:
                 self.tower.embeddings(image.item, image.key)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
+
+    def encode(self, item: bytes) -> None:
+        """See `TakesImages.encode_image`."""
+        encode(self.tower, item)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """See `TakesImages.undisturbed`."""
+        return self.tower.turns.step()
 
     def positions(self, step: StepMetadata) -> Tensor | None:
         """Those of the tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tgi_core.backend import InvalidRequest, Request
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.attention.metadata import StepMetadata
-from tgi_core.engine.media.tower import VisionTower, item_digest, runs
+from tgi_core.engine.media.tower import VisionTower, embeds, item_digest, runs
 from tgi_core.media.features import num_tokens
 
 _AXES = 3
@@ -76,6 +76,14 @@ def with_digests(items: Sequence[bytes]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((item, item_digest(item)) for item in items)
 
 
+def encode(tower: VisionTower, item: bytes) -> None:
+    """Compute the embeddings of an item of `Request.media` beside steps. Raises InvalidRequest."""
+    try:
+        tower.embed_beside(item)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
 class ImagesInPrompts:
     """Puts the embeddings of images into the steps of a model."""
 
@@ -103,6 +111,14 @@ class ImagesInPrompts:
                     self.tower.embeddings(item, key)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
+
+    def encode(self, item: bytes) -> None:
+        """See `TakesImages.encode_image`."""
+        encode(self.tower, item)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """See `TakesImages.undisturbed`."""
+        return self.tower.turns.step()
 
     @contextmanager
     def rows(self, step: StepMetadata) -> Iterator[None]:
@@ -187,7 +203,7 @@ class ImagesInPrompts:
         return _Prompt(request, images, tuple(runs(placeholders)) if self.longest_ahead else ())
 
     def _replaced(self, module: nn.Module, args: Sequence[Tensor], output: Tensor) -> Tensor | None:
-        if self._tokens is None:
+        if self._tokens is None or embeds():
             return None
         places, rows = self._tokens
         flat = output.clone()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tgi_core.engine.comparison import MODEL_ERRORS
+from tgi_core.engine.media.turns import Turns
 from tgi_core.engine.models.loading import language_model
 from tgi_core.media.cache import BoundedCache
 from tgi_core.media.features import ImageFeatures
@@ -30,13 +33,18 @@ _PLACES, _LAYERS = "visual_pos_masks", "deepstack_visual_embeds"
 """Arguments of a language model that adds embeddings after its first layers: where, and a tensor [images' tokens, hidden] per layer."""
 
 
+_given: ContextVar[dict[str, Any] | None] = ContextVar("tgi_given_to_language_model", default=None)
+"""Where the input of a language model goes if this thread wants no more of the model; None: the model runs."""
+
+
 class UnsupportedVision(Exception):
     """A model uses its images in another way than as embeddings in place of tokens."""
 
 
 class VisionTower:
     """Computes the embeddings of images. Whatever the model does with an image before its language model runs here, found by its
-    structure: the model runs over the image's placeholders, and its language model is replaced by one that only takes its input."""
+    structure: the model runs over the image's placeholders, until its language model has its input. It runs in a step, or beside steps in
+    another thread, on the same modules."""
 
     def __init__(self, model: PreTrainedModel, placeholder_id: int) -> None:
         """Raises UnsupportedVision."""
@@ -50,8 +58,12 @@ class VisionTower:
         self.placeholder_id = placeholder_id
         self.runs = 0
         """Number of images that have run through the tower."""
+        self.turns = Turns()
+        self._keeping = threading.Lock()
         self.kept = BoundedCache[Tensor](CACHE_BYTES, lambda embeddings: embeddings.nbytes)
         """Embeddings of images, by the digests of their items."""
+        if _take_input not in decoder._forward_pre_hooks.values():
+            decoder.register_forward_pre_hook(_take_input, prepend=True, with_kwargs=True)
 
     @property
     def device(self) -> torch.device:
@@ -64,11 +76,32 @@ class VisionTower:
         Those that take the place of tokens, and those that are added after each of the first layers (DeepStack), if there are any. Raises
         ValueError for damaged features.
         """
-        found = self.kept.find(key)
+        found = self._look_up(key)
+        if found is None:
+            with self.turns.alone():
+                found = self._found_or_made(item, key)
+        return found
+
+    def embed_beside(self, item: bytes) -> None:
+        """Compute the embeddings of an item of `Request.media` for steps to come, beside those that run, in a thread of its own. Raises
+        ValueError for damaged features."""
+        key = item_digest(item)
+        if self._look_up(key) is None:
+            with self.turns.beside():
+                self._found_or_made(item, key)
+
+    def _found_or_made(self, item: bytes, key: bytes) -> Tensor:
+        """Embeddings, also if another thread has made them since they were looked for."""
+        found = self._look_up(key)
         if found is None:
             found = self._embed(ImageFeatures.from_bytes(item))
-            self.kept.keep(key, found)
+            with self._keeping:
+                self.kept.keep(key, found)
         return found
+
+    def _look_up(self, key: bytes) -> Tensor | None:
+        with self._keeping:
+            return self.kept.find(key)
 
     def arguments(self, ids: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Tensor]:
         """The model's arguments for token ids [1, tokens] with these images: on its device, floating-point numbers in its dtype."""
@@ -148,12 +181,7 @@ class VisionTower:
     def _given(self, arguments: Mapping[str, Tensor]) -> dict[str, Any]:
         """What the model gives its language model. Raises ValueError."""
         given: dict[str, Any] = {}
-
-        def take(*args: Any, **kwargs: Any) -> Any:
-            given.update(kwargs)
-            raise _Taken
-
-        self._decoder.forward = take
+        token = _given.set(given)
         try:
             with torch.inference_mode():
                 self._model(use_cache=False, **arguments)
@@ -162,8 +190,21 @@ class VisionTower:
         except MODEL_ERRORS as error:
             raise ValueError(f"an image's features don't fit the model: {type(error).__name__}: {error}") from error
         finally:
-            del self._decoder.forward
+            _given.reset(token)
         return given
+
+
+def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A hook before a language model: end the forward pass of a thread that wants its input only."""
+    given = _given.get()
+    if given is not None:
+        given.update(kwargs)
+        raise _Taken
+
+
+def embeds() -> bool:
+    """Whether this thread runs a model only to get the input of its language model."""
+    return _given.get() is not None
 
 
 def item_digest(item: bytes) -> bytes:

@@ -20,7 +20,7 @@ def backend_manifest() -> Manifest:
         name="mydevice",  # as the entry point
         vendor="mydevice",
         version=__version__,
-        api_built=(1, 9),  # the contract version that this was written against
+        api_built=(1, 10),  # the contract version that this was written against
         api_requires=(1, 2),  # the oldest version that it works with
         device_kind="none",  # Replace: your kind of device. "none" is a toy, compared with the toy's transcripts
     )
