@@ -84,7 +84,7 @@ def _opened(options: OpenOptions, kit: DeviceKit, progress: Progress) -> BaseSes
 def _rank_weights(options: OpenOptions, kit: DeviceKit) -> DecoderWeights:
     """A model's table, if ranks can share it: found out before they connect, alike on all of them. Raises UnsupportedFamily with the
     reason, Unsupported."""
-    if kit.queue() is None:
+    if kit.queue() is None or options.adapters:
         raise UnsupportedFamily("several ranks share single modules")
     weights = table_weights(options, kit)
     try:
