@@ -72,7 +72,7 @@ class OffKit(CpuKit):
 
 def operands(watched: profile) -> Iterator[tuple[str, list[int]]]:
     """Operators that torch has run, and the shapes of their tensors."""
-    for event in watched.events():
+    for event in watched.events():  # type: ignore[no-untyped-call]
         for shape in event.input_shapes:
             yield event.name, [size for size in shape if isinstance(size, int)]
 

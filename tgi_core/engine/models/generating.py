@@ -117,6 +117,6 @@ def _generate(model: PreTrainedModel, prompt: list[int], tokens: int, **more: An
     model.generation_config = GenerationConfig()
     try:
         with torch.inference_mode():
-            return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=asked, **more)  # type: ignore[operator]
+            return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=asked, **more)
     finally:
         model.generation_config = own
