@@ -10,7 +10,6 @@ _MUSIC = "it generates codes of music, several at a time; the config of this typ
 _TIMM = "its vision tower is a model of the package timm, which is not part of this engine"
 _OLD = "transformers lists it as deprecated, and no longer runs it"
 _IMAGE = "transformers generates nothing for it without an image"
-_COUNTS = "`generate` lets it count positions from the number after the padding token; this engine gives it positions from zero"
 
 REASONS = {
     "blip": _IMAGE,
@@ -29,9 +28,7 @@ REASONS = {
     "instructblip": _IMAGE,
     "instructblipvideo": _IMAGE,
     "kosmos-2": _IMAGE,
-    "kosmos-2.5": _COUNTS,
     "mega": _OLD,
-    "moshi": "its masks show more than the window that its cache keeps",
     "musicgen": _MUSIC,
     "musicgen_melody": _MUSIC,
     "open-llama": _OLD,
@@ -47,7 +44,6 @@ REASONS = {
     "udop": _IMAGE,
     "vision-encoder-decoder": _IMAGE,
     "xlm-prophetnet": _OLD,
-    "xlm-roberta-xl": _COUNTS,
 }
 """By type; used where transformers itself fails, where a checkpoint lacks tensors, and where tokens differ."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tgi_backend_cpu.kit import CpuKit
+from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache
 
 from tests.engine.mixed_rows import check_rows_alone
-from tests.engine.tiny_models import open_cpu, save_tiny
-from tgi_core.backend import CacheKind, OutOfMemory, Request, WarmupPlan
+from tests.engine.tiny_models import Schedule, open_cpu, save_tiny, silent
+from tgi_core.backend import CacheKind, OpenOptions, OutOfMemory, Request, WarmupPlan
 from tgi_core.backend.batch_tracker import RowInput, RowState
+from tgi_core.backend.session import Session
 from tgi_core.engine.models.states.scan import selective_scan
 from tgi_core.engine.models.states.slots import PartStates, new_states, step_parts
+from tgi_core.engine.open_model import open_session
+from tgi_core.engine.quantization.linear import Linear, LinearProvider
+from tgi_core.engine.quantization.torch_linear import TorchLinear, TorchLinears
+from tgi_core.engine.quantization.weight import Weight
 
 pytestmark = pytest.mark.skipif(
     not hasattr(DynamicCache, "update_conv_state"), reason="this version of transformers has another cache for each family"
@@ -39,6 +47,55 @@ def test_rows_together_equal_rows_alone(family: str, tmp_path: Path) -> None:
     assert capacity.groups[-1].kind is CacheKind.STATE and capacity.groups[-1].num_blocks == capacity.max_rows == ROWS
     check_rows_alone(session, capacity, ROWS, first_chunked=17)
     session.close()
+
+
+class OffLinears(TorchLinears):
+    """Nearly GEMMs, so that the self-check leaves a model its own modules."""
+
+    name = "off"
+
+    def load(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        """Half as much again."""
+        return TorchLinear(weight.dequantize() * 1.5, bias)
+
+
+class OffKit(CpuKit):
+    """The CPU with such GEMMs."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1, memory_fraction=0.5)
+
+    def linears(self) -> list[LinearProvider]:
+        """No other."""
+        return [OffLinears()]
+
+
+def operands(watched: profile) -> Iterator[tuple[str, list[int]]]:
+    """Operators that torch has run, and the shapes of their tensors."""
+    for event in watched.events():  # type: ignore[no-untyped-call]
+        for shape in event.input_shapes:
+            yield event.name, [size for size in shape if isinstance(size, int)]
+
+
+@pytest.mark.parametrize("family", ["mamba", "lfm2"])
+def test_a_decode_step_copies_no_weight(family: str, tmp_path: Path) -> None:
+    """Rows that decode together in a model's own linear layers read each weight once: `matmul` folds them into one matrix. Otherwise it
+    multiplies a batch of matrices, and in bfloat16 copies a layer's weight for every row."""
+    rows, width = 8, 128
+    config = {"vocab_size": 64, "hidden_size": width, "intermediate_size": 2 * width}
+    options = OpenOptions(str(save_tiny(family, tmp_path, **config)), dtype="bfloat16")
+    session = Session(open_session(options, OffKit(), silent), "cpu")
+    assert any(kernel.name == "transformers' own" for kernel in session.capabilities().kernels if kernel.part == "linear")
+    run = Schedule(session, session.warmup(WarmupPlan(max_rows=rows, max_row_tokens=32), silent))
+    run.step(*(run.request(number, (number, 7, 11), 3) for number in range(1, rows + 1)))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as watched:
+        run.step()
+    session.close()
+    found = list(operands(watched))
+    assert any(name == "aten::mm" and width in shape for name, shape in found)
+    assert not [
+        each for each in found if each[0] == "aten::bmm" and each[1][:1] == [rows] and prod(each[1]) >= rows * width * width
+    ]
 
 
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -130,7 +130,8 @@ def test_images_that_layers_look_at_are_planned(tmp_path: Path) -> None:
     (_, expected), (_, capacity) = (opened(model, loaded, dtype="float32") for loaded in (False, True))
     assert memory(expected, "images") == memory(capacity, "images") > 0 and expected.groups == capacity.groups
     plan = WarmupPlan(max_rows=2, max_row_tokens=64, max_step_tokens=16)
-    small = find("cpu").plan(OpenOptions(str(model), dtype="float32"), silent, memory_bytes).warmup(plan, silent)
+    planned = Session(find("cpu").plan(OpenOptions(str(model), dtype="float32"), silent, memory_bytes), "cpu")
+    small = planned.warmup(plan, silent)
     assert memory(small, "images") > 0 and sum(item.num_bytes for item in small.memory) <= memory_bytes
 
 
