@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTNeoForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GPTNeoForCausalLM
 
-from tests.engine import image_text_models
-from tests.engine.tiny_configs import TRANSFORMERS_5
+from tests.engine.tiny_configs import TRANSFORMERS_5, tiny_config
 from tests.engine.tiny_models import expected_tokens, greedy_tokens, open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import InvalidModel
 from tgi_core.engine.models.generating import counts_positions, generated_logits
@@ -33,9 +32,10 @@ def test_logits_of_chosen_tokens(tmp_path: Path) -> None:
 def test_a_model_that_counts_positions(tmp_path: Path) -> None:
     """It gets none: its tokens are those of `generate`, and its rows end before its last position."""
     if TRANSFORMERS_5:
-        image_text_models.save_tiny("kosmos-2.5", tmp_path)
-        from transformers import AutoModelForImageTextToText
-
+        config = tiny_config("kosmos-2.5")
+        for name, size in {"embed_dim": 64, "layers": 2, "attention_heads": 4, "init_std": 0.3}.items():
+            setattr(config.text_config, name, size)
+        AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
         model = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32)
     else:
         model = AutoModelForCausalLM.from_pretrained(save_tiny("xlm-roberta-xl", tmp_path), dtype=torch.float32)
