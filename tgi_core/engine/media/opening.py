@@ -29,7 +29,7 @@ from tgi_core.media.errors import ImageRejected
 _log = logging.getLogger("tgi_core.engine")
 
 _PART = "images"
-_SHARE = 8
+SHARE = 8
 _AROUND = (3, 5, 7, 11)
 """Token ids before and after the image of the check."""
 
@@ -91,7 +91,7 @@ def offer_images(runner: RaggedRunner, model: PreTrainedModel, check: ImageCheck
     is for images that layers look at. Returns what to report."""
     try:
         tower = (
-            CrossVision(model, check.placeholder_id, free_bytes // _SHARE)
+            CrossVision(model, check.placeholder_id, free_bytes // SHARE)
             if looks_at_images(model.config)
             else VisionTower(model, check.placeholder_id)
         )

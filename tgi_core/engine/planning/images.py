@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from tgi_core.backend import Kernel
 from tgi_core.engine.media.cross import CrossVision
-from tgi_core.engine.media.opening import _SHARE as SHARE
+from tgi_core.engine.media.opening import SHARE
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.planning.runners import PlannedRunner
 from tgi_core.media.features import ImageFeatures
