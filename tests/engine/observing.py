@@ -41,3 +41,14 @@ def turns(run: Observed, check: Callable[[], None]) -> None:
         drafts = {id: row.proposed[:count] for id, row in run.rows.items()}
         run.step(grants=tuple(Grant(id, 1 + len(tokens), drafts=tokens) for id, tokens in drafts.items()))
     check()
+
+
+def counted(run: Observed) -> list[int]:
+    """The tokens of a row of a model that counts by twos, whose speculator knows that: each of five drafts is kept, twice."""
+    run.step(run.request(1, (7, 30, 4, 20), 4))
+    for _ in range(2):
+        proposed = run.rows[1].proposed
+        assert len(proposed) == 5
+        run.step(grants=(Grant(1, 6, drafts=proposed),))
+        assert len(run.rows[1].tokens) == 6
+    return run.tokens[1]

@@ -5,15 +5,12 @@ python -m tests.engine.rank_worker FD
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tgi_core.backend import BackendError, Group, WarmupPlan
-from tgi_core.server.rank_link import Link, LinkClosed
+from tests.engine.rank_pair import answer
+from tgi_core.backend import Group, WarmupPlan
 
 PLAN = WarmupPlan(max_rows=4, max_row_tokens=64, max_step_tokens=32, draft=3)
 
@@ -43,20 +40,5 @@ def run_rank(folder: Path, store: Path, rank: int, quantize: str = "") -> dict[s
         session.close()
 
 
-def main() -> None:
-    """Answer until the test is gone."""
-    link = Link(socket.socket(fileno=int(sys.argv[1])))
-    try:
-        while True:
-            folder, store, quantize = link.receive()
-            try:
-                link.send(run_rank(Path(folder), Path(store), 1, quantize))
-            except BackendError as error:
-                link.send({"error": f"{type(error).__name__}: {error}"})
-    except LinkClosed:
-        return
-
-
 if __name__ == "__main__":
-    os.environ["OMP_NUM_THREADS"] = "1"
-    main()
+    answer(run_rank)

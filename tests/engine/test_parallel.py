@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Generator
 from importlib.metadata import version
@@ -16,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.rank_pair import rank_worker
 from tests.engine.rank_worker import run_rank
 from tests.engine.tiny_configs import tiny_config
 from tests.engine.tiny_models import expected_tokens, open_cpu, save_tiny, scored_prompt
@@ -23,7 +20,6 @@ from tgi_core.backend import Unsupported
 from tgi_core.engine.parallel import loading
 from tgi_core.engine.parallel.loading import check_partition
 from tgi_core.engine.parallel.partition import Shard, shard_range
-from tgi_core.server.rank_link import Link
 
 Pair = Callable[..., list[dict[str, Any]]]
 
@@ -31,23 +27,16 @@ Pair = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Generator[Pair, None, None]:
     """Runs a checkpoint on two ranks: this process and a worker, which serves all tests here."""
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.rank_worker", str(theirs.fileno())]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    worker = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment)
-    theirs.close()
-    link = Link(ours)
+    with rank_worker("tests.engine.rank_worker") as link:
 
-    def run(folder: Path, quantize: str = "") -> list[dict[str, Any]]:
-        store = tmp_path_factory.mktemp("store") / "store"
-        link.send([str(folder), str(store), quantize])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return [run_rank(folder, store, 0, quantize), link.receive(120)]
+        def run(folder: Path, quantize: str = "") -> list[dict[str, Any]]:
+            store = tmp_path_factory.mktemp("store") / "store"
+            link.send([str(folder), str(store), quantize])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return [run_rank(folder, store, 0, quantize), link.receive(120)]
 
-    yield run
-    link.close()
-    assert worker.wait(60) == 0
+        yield run
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -5,24 +5,21 @@ python -m tests.engine.ahead.rank_worker FD
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.ahead.opened import PLAN, Ahead
 from tests.engine.ahead.test_tokens import Chain
+from tests.engine.rank_pair import answer
 from tests.engine.tiny_models import PROMPTS, silent
-from tgi_core.backend import BackendError, Group, OpenOptions, OutputOptions, Progress, Sampling
+from tgi_core.backend import Group, OpenOptions, OutputOptions, Progress, Sampling
 from tgi_core.backend.session import Session
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device import TableRunner
 from tgi_core.engine.open_model import open_session
 from tgi_core.engine.paged_decoder import PagedDecoderRunner
-from tgi_core.server.rank_link import Link, LinkClosed
 
 KINDS: tuple[dict[str, Any], ...] = (
     {},
@@ -72,20 +69,5 @@ def run_rank(folder: Path, store: Path, rank: int, world: int = 2) -> dict[str, 
         session.close()
 
 
-def main() -> None:
-    """Answer until the test is gone."""
-    link = Link(socket.socket(fileno=int(sys.argv[1])))
-    try:
-        while True:
-            folder, store = link.receive()
-            try:
-                link.send(run_rank(Path(folder), Path(store), 1))
-            except BackendError as error:
-                link.send({"error": f"{type(error).__name__}: {error}"})
-    except LinkClosed:
-        return
-
-
 if __name__ == "__main__":
-    os.environ["OMP_NUM_THREADS"] = "1"
-    main()
+    answer(run_rank)

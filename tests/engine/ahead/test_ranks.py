@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
 from tests.engine.ahead.rank_worker import KINDS, run_rank
+from tests.engine.rank_pair import rank_worker
 from tests.engine.tiny_models import save_tiny
-from tgi_core.server.rank_link import Link
 
 
 def run_pair(folder: Path, store: Path) -> list[dict[str, object]]:
     """What two ranks make of a checkpoint: this process and another."""
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.ahead.rank_worker", str(theirs.fileno())]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    worker = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment)
-    theirs.close()
-    link = Link(ours)
-    try:
+    with rank_worker("tests.engine.ahead.rank_worker") as link, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         link.send([str(folder), str(store)])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return [run_rank(folder, store, 0), link.receive(120)]
-    finally:
-        link.close()
-        assert worker.wait(60) == 0
+        return [run_rank(folder, store, 0), link.receive(120)]
 
 
 @pytest.mark.timeout(300)
