@@ -19,9 +19,9 @@ _MADE = 6
 )
 def whole_prompts(scene: Scene) -> None:
     """An answer made token by token; then its first tokens together with the prompt, and in chunks behind it."""
-    stage = scene.stage()
-    if not stage.capabilities.whole_prompts:
+    if not scene.declared[0].whole_prompts:
         raise DoesNotApply("its prompts may be cut")
+    stage = scene.stage()
     for prompt in stage.prompts[:3]:
         whole = stage.outline(prompt, want=OutputOptions(False, 2 * stage.has(Feature.TOP_N)))
         rows = scene.makes_alone(whole, _MADE)
