@@ -132,7 +132,7 @@ test-clients: install
 test-triton: install
 	TGI_TRITON_CASES=400 TGI_TRITON_CLAUSES=all TGI_TRITON_PROCESSED=60 TGI_TRITON_MODELS=all $(BIN)/pytest -n 0 tests/triton
 
-# rows that ask for anything, sampled by the device's kernels and by the host, in the interpreter; takes hours on one core
+# rows that ask for anything, sampled by the device's kernels and by the host, in the interpreter; takes half an hour on one core
 random-rows: install
 	TRITON_INTERPRET=1 TGI_TRITON_ROWS=$(or $(ROWS),10000) $(BIN)/pytest -p tests.triton.patched_once -n 0 -o timeout=0 tests/triton/interpreted_processing.py -k any_rows
 
