@@ -12,7 +12,7 @@ from typing import cast
 
 from torch import Tensor
 
-from tgi_core.backend import Progress
+from tgi_core.backend import InvalidModel, Progress, Unsupported
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.device import DeviceKit
 from tgi_core.engine.models.build import ModelSource
@@ -32,21 +32,31 @@ NAME = "mtp"
 def open_mtp(
     source: ModelSource, runner: KeepsTokens, shape: ModelShape, kit: DeviceKit, progress: Progress
 ) -> MtpSpeculator | str:
-    """The layer that the model of `source` brings, for its `runner`, which keeps tokens; or why there is none. Raises InvalidModel,
-    Unsupported."""
+    """The layer that the model of `source` brings, for its `runner`, which keeps tokens; or why there is none. Raises InvalidModel for
+    damaged files."""
     try:
         files = MtpFiles(source.config, open_weights(source.directory, source.quantize))
-        load = partial(files.load, embedding=runner.embedding)
-        own, _ = select_runner(replace(source, load=load), kit, progress)
+        own = _runner(files, source, runner.embedding, kit, progress)
     except NoLayer as reason:
         return str(reason)
-    if not isinstance(own, RaggedRunner):
-        return "the layer for multi-token prediction computes attention row by row"
     if refused := unshared_blocks("multi-token prediction", own.block_sizes, runner.block_sizes):
         return refused
     speculator = MtpSpeculator(own, runner, shape, kit)
     runner.beside = speculator
     return speculator
+
+
+def _runner(files: MtpFiles, source: ModelSource, embedding: Tensor, kit: DeviceKit, progress: Progress) -> RaggedRunner:
+    """A runner of the layer. Raises NoLayer, and InvalidModel for damaged files."""
+    try:
+        found, _ = select_runner(replace(source, load=partial(files.load, embedding=embedding)), kit, progress)
+    except (InvalidModel, Unsupported) as error:
+        if not files.loaded:
+            raise
+        raise NoLayer(f"the layer for multi-token prediction cannot be run: {error}") from error
+    if not isinstance(found, RaggedRunner):
+        raise NoLayer("the layer for multi-token prediction computes attention row by row")
+    return found
 
 
 def spare_bytes(own: PagedRunner, shape: ModelShape, rows: int, draft: int, step_tokens: int, block_size: int) -> int:

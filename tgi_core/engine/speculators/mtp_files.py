@@ -58,6 +58,8 @@ class MtpFiles:
             raise NoLayer("its files hold none of the layers for multi-token prediction that its config.json counts")
         self._layout, self._prefix = held[0]
         self._file = stored.checkpoint.file
+        self.loaded = False
+        """Whether `load` has succeeded."""
 
     def load(
         self, config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, progress: Progress, embedding: Tensor
@@ -68,10 +70,11 @@ class MtpFiles:
         sources = find_sources(model, own)
         self._check(model, own, sources)
         fill(model, sources or {}, own, progress)
+        self.loaded = True
         return finished(model, own.quantize, dtype)
 
     def empty(self, config: PretrainedConfig, stored: StoredWeights, dtype: torch.dtype, embedding: Tensor) -> PreTrainedModel:
-        """The same without weights. Raises NoLayer, InvalidModel."""
+        """The same without weights. Raises NoLayer."""
         return empty_layer(config, dtype, 2 * stored.most_elements, embedding, self._layout.hidden_first)
 
     def named(self, model: PreTrainedModel, stored: StoredWeights) -> StoredWeights:

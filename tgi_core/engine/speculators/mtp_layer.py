@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from tgi_core.backend import InvalidModel
 from tgi_core.engine.models.build import text_config
 from tgi_core.engine.models.loading import build_empty, put
 
@@ -50,8 +51,11 @@ class MtpInput(nn.Module):
 def empty_layer(
     config: PretrainedConfig, dtype: torch.dtype, most: int, embedding: Tensor, hidden_first: bool
 ) -> PreTrainedModel:
-    """The layer without weights, for a model of this config with at most `most` elements; see `MtpInput`. Raises NoLayer, InvalidModel."""
-    model = build_empty(_with_one_more(config), dtype, most)
+    """The layer without weights, for a model of this config with at most `most` elements; see `MtpInput`. Raises NoLayer."""
+    try:
+        model = build_empty(_with_one_more(config), dtype, most)
+    except InvalidModel as error:
+        raise NoLayer(f"one more layer: {error}") from error
     norm, head = (None, None) if model is None else (getattr(model.base_model, "norm", None), model.get_output_embeddings())
     if model is None or norm is None or head is None or not isinstance(getattr(model.base_model, "layers", None), nn.ModuleList):
         raise NoLayer(f"model type {config.model_type!r} cannot be built with one more layer")

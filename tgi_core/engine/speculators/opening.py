@@ -60,7 +60,7 @@ def open_own_layers(
     open_source: Callable[[], ModelSource], runner: Runner, shape: ModelShape, kit: DeviceKit, progress: Progress
 ) -> tuple[Speculator | None, Kernel]:
     """The layers for multi-token prediction that a model brings, for its `runner`; and their name, or why they are not used. Raises
-    InvalidModel for damaged files, Unsupported."""
+    InvalidModel for damaged files."""
     speculator: Speculator | str
     if getattr(runner, "stateful", False):
         speculator = CANNOT_GO_BACK
