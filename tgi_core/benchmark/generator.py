@@ -166,11 +166,11 @@ def read(pieces: Sequence[tuple[float, bytes]], ask: Ask, start: float, error: s
     times = tuple(now - due for now, payload in payloads if _TOKEN.search(payload))
     last = tuple(payload.decode(errors="replace") for _, payload in payloads[-3:])
     ended = pieces[-1][0] - due if pieces else 0.0
-    silent = status == 200 and payloads and not times and not any(b'"error"' in payload for _, payload in payloads)
-    if not error and silent:
-        error = f"an answer without text, in {len(payloads)} events"
-    elif not error and (status != 200 or not times):
-        error = last[-1] if last else reader.rest.decode(errors="replace") or "the connection was closed without an answer"
+    if not error and (status != 200 or not times):
+        if status == 200 and payloads and not any(b'"error"' in payload for _, payload in payloads):
+            error = f"an answer without text, in {len(payloads)} events"
+        else:
+            error = last[-1] if last else reader.rest.decode(errors="replace") or "the connection was closed without an answer"
     return Outcome(ask.group, status, times, last, due, ended, error[:300])
 
 

@@ -122,7 +122,7 @@ class PackedDecoder:
             attention_scale=table.attention_scale,
             residual_scale=table.residual_scale,
             logit_scale=table.logit_scale,
-            rotary_scale=1.0,
+            rotary_scale=table.rotary.scale,
             bfloat16=int(self.dtype is torch.bfloat16),
             fused_rope=int(has_fused_rope(self.table)),
             layer=self.layers,

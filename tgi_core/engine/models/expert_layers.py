@@ -21,18 +21,20 @@ NAME = "tgi_experts"
 def use_kernel(model: nn.Module, kernel: ExpertsKernel) -> bool:
     """Have the kernel run a model's experts, if it can run all of them; their weights are brought into its layout. Returns whether."""
     found = list(_experts(model))
-    activations = [_activation(module) for module in found]
-    if not found or None in activations:
+    activations = [activation for activation in map(_activation, found) if activation is not None]
+    if not found or len(activations) < len(found):
         return False
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
+    sizes: dict[object, Experts] = {}
     for module, activation in zip(found, activations, strict=True):
-        setattr(module, NAME, (_arranged(module, activation or Activation()), kernel))
+        experts = _arranged(module, activation)
+        setattr(module, NAME, (experts, kernel))
         module.config._experts_implementation = NAME
-    experts = [getattr(module, NAME)[0] for module in found]
-    for size in {(each.gate_up.shape, each.gate_up.dtype): each for each in experts}.values():
-        kernel.prepare_experts(size)
+        sizes[experts.gate_up.shape, experts.gate_up.dtype] = experts
+    for experts in sizes.values():
+        kernel.prepare_experts(experts)
     return True
 
 

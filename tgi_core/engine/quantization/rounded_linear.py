@@ -12,7 +12,7 @@ from torch import Tensor
 from tgi_core.engine.quantization.checking import disagreement
 from tgi_core.engine.quantization.linear import Linear
 from tgi_core.engine.quantization.rows import RowRounding, rounded_product
-from tgi_core.engine.quantization.weight import Scaled, Weight
+from tgi_core.engine.quantization.weight import Scaled, Weight, code_range
 from tgi_core.engine.selection import attempt
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -57,7 +57,7 @@ class RoundingLinears(ABC):
             return f"{weight.shape[1]} inputs are no multiple of {ALIGNED}"
         if scales.shape[1] > 1 and weight.group_size % GROUP:
             return f"groups of {weight.group_size} inputs are no multiples of {GROUP}"
-        if codes.dtype is torch.int8 and int(codes.max()) - int(codes.min()) < 16:
+        if codes.dtype is torch.int8 and code_range(codes)[1] <= 16:
             return "codes of four bits"
         return ""
 
@@ -66,14 +66,15 @@ class RoundingLinears(ABC):
         if not isinstance(weight, Scaled):
             return f"{weight.layout} weights"
         rounding = self.rounding(weight)
-        return attempt(lambda: disagreement(self, weight, lambda rows, some: rounded_product(rows, _scaled(some), rounding)))
+        return attempt(lambda: disagreement(self, weight, lambda rows, some: rounded_product(rows, scaled(some), rounding)))
 
     def rounding(self, weight: Scaled) -> RowRounding:
         """How the weight's inputs are rounded."""
         return RowRounding.of(weight, self._fp8 if weight.parts[0].is_floating_point() and self._fp8 else torch.int8)
 
 
-def _scaled(weight: Weight) -> Scaled:
+def scaled(weight: Weight) -> Scaled:
+    """A weight of codes and scales. Raises TypeError for other layouts."""
     if not isinstance(weight, Scaled):
         raise TypeError(f"a weight in the layout {weight.layout}")
     return weight
@@ -147,6 +148,6 @@ class ScaledMMLinears(RoundingLinears):
 
     def load(self, weight: Weight, bias: Tensor | None) -> Linear:
         """See `LinearProvider.load`."""
-        rounding = self.rounding(_scaled(weight))
-        codes, scales = device_codes(_scaled(weight), rounding.dtype)
+        rounding = self.rounding(scaled(weight))
+        codes, scales = device_codes(scaled(weight), rounding.dtype)
         return ScaledMM(codes, scales.reshape(1, -1), bias, rounding, self._round_rows)

@@ -218,3 +218,9 @@ def _affine(weights: Sequence[Weight]) -> Sequence[Weight]:
         times = weight.group_size // size
         made.append(Affine((codes.to(torch.int16), *(part.repeat_interleave(times, 1) for part in by_group)), weight.dtype))
     return made
+
+
+def code_range(codes: Tensor) -> tuple[int, int]:
+    """The lowest code, and how many there are from it to the highest."""
+    low, high = (int(code) for code in codes.aminmax())
+    return low, high - low + 1

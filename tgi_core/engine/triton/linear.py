@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.checking import ROWS, disagreement
 from tgi_core.engine.quantization.linear import Linear
-from tgi_core.engine.quantization.weight import Affine, Grouped, Weight
+from tgi_core.engine.quantization.weight import Affine, Grouped, Weight, code_range
 from tgi_core.engine.selection import attempt
 from tgi_core.engine.triton.probing import probe
 
@@ -76,7 +76,7 @@ class TritonLinears:
             return f"groups of {weight.group_size} inputs are no multiples of {HALVES[-1]}"
         if codes.is_floating_point():
             return "" if codes.dtype is torch.float8_e4m3fn else f"codes of {codes.dtype}"
-        return "" if codes.itemsize == 1 or _span(codes)[1] < 256 else "codes of more than eight bits"
+        return "" if codes.itemsize == 1 or code_range(codes)[1] < 256 else "codes of more than eight bits"
 
     def self_check(self, weight: Weight) -> str:
         """GEMMs with a few of its rows, and these rows dequantized, against torch."""
@@ -110,7 +110,7 @@ def packed(weight: Weight) -> PackedCodes:
     halves = HALVES[1:] if weight.dtype is torch.float32 else HALVES
     half = next((half for half in halves if weight.group_size % half == 0), halves[0])
     floats = codes.is_floating_point()
-    base, span = (0, 256) if floats else _span(codes)
+    base, span = (0, 256) if floats else code_range(codes)
     layout = CodeLayout(4 if span <= 16 else 8, half, base, floats)
     unsigned = codes.view(torch.uint8) if floats else (codes.to(torch.int16) - base).to(torch.uint8)
     unsigned = F.pad(unsigned, (0, -depth % (half * layout.per_byte)))
@@ -120,9 +120,3 @@ def packed(weight: Weight) -> PackedCodes:
     scales, *others = (part.t().contiguous() for part in (scales, *others))
     zeros, offsets = (None, *others) if isinstance(weight, Affine) else (*others, None, None)[:2]
     return PackedCodes(unsigned.contiguous(), scales, zeros, offsets, depth, layout)
-
-
-def _span(codes: Tensor) -> tuple[int, int]:
-    """The lowest code, and how many there are from it to the highest."""
-    low, high = (int(code) for code in codes.aminmax())
-    return low, high - low + 1

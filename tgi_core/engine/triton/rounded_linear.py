@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.quantization.linear import Linear
-from tgi_core.engine.quantization.rounded_linear import RoundingLinears, device_codes
+from tgi_core.engine.quantization.rounded_linear import RoundingLinears, device_codes, scaled
 from tgi_core.engine.quantization.rows import RowRounding
-from tgi_core.engine.quantization.weight import Scaled, Weight
+from tgi_core.engine.quantization.weight import Weight
 from tgi_core.engine.triton.probing import probe
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ class TritonRoundedLinears(RoundingLinears):
         """See `LinearProvider.load`. Its kernels are compiled now, so that no request waits for one."""
         from tgi_core.engine.triton.scaled_gemm import TILES, CodedWeight
 
-        if not isinstance(weight, Scaled):
-            raise TypeError(f"a weight in the layout {weight.layout}")
-        rounding = self.rounding(weight)
-        codes, scales = device_codes(weight, rounding.dtype)
+        rounding = self.rounding(scaled(weight))
+        codes, scales = device_codes(scaled(weight), rounding.dtype)
         linear = TritonRoundedLinear(CodedWeight(codes, scales.t().contiguous()), bias, rounding)
         for tile in TILES:
             linear(torch.zeros(tile.rows, weight.shape[1], dtype=weight.dtype, device=weight.device))
