@@ -76,5 +76,5 @@ def test_a_server_that_ends_early(place: Path, number: int) -> None:
             assert child.poll() is None
         os.kill(child.pid, number)
     assert (number == signal.SIGKILL) or not list(place.glob("tgi-*"))
-    RunFolder("shard").remove()
-    assert not list(place.glob("tgi-*"))
+    while list(place.glob("tgi-*")):  # a child that the server forked just before holds its lock until it comes to exec
+        RunFolder("shard").remove()
