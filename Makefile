@@ -79,8 +79,7 @@ coverage-models: install
 
 # models for images and text, after `make test-images`: some of their processors need torchvision
 coverage-images:
-	.venv-images/bin/python -c "import tests.engine.torchvision_operators, runpy; runpy.run_module('scripts.coverage_models', run_name='__main__', alter_sys=True)" \
-	    --images --output docs/image-text-models.md
+	PYTHONPATH=$(CURDIR)/tests/torchvision .venv-images/bin/python -m scripts.coverage_models --images --output docs/image-text-models.md
 
 # the same on the oldest transformers that is supported, after `make test-transformers4`
 coverage-models-transformers4:
@@ -120,9 +119,10 @@ test-ray:
 test-images:
 	$(PYTHON) -m venv .venv-images
 	.venv-images/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 -e ".[engine]" -e backends/cpu \
-	    hypothesis pytest pytest-asyncio pytest-timeout
+	    httpx hypothesis pytest pytest-asyncio pytest-timeout
 	.venv-images/bin/pip install --disable-pip-version-check -q --no-deps torchvision==0.28.0 num2words docopt
-	.venv-images/bin/python -m pytest -p tests.engine.torchvision_operators -o addopts= -o filterwarnings=default tests/engine/test_images.py
+	PYTHONPATH=$(CURDIR)/tests/torchvision .venv-images/bin/python -m pytest -o addopts= -o filterwarnings=default \
+	    tests/engine/test_images.py tests/serve/test_vision_shapes.py
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install

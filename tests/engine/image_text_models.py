@@ -17,9 +17,6 @@ from tests.engine.tiny_configs import VOCAB, tiny_config
 from tests.engine.tiny_models import ANY_ERROR, TRANSFORMERS, Outcome, greedy_tokens, open_cpu, outcome_of, scatter, short
 from tgi_core.backend import BackendError, Feature
 
-if find_spec("torchvision") is not None:
-    import tests.engine.torchvision_operators  # noqa: F401
-
 TORCHVISION = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3"})
 """Types whose processor needs it."""
 

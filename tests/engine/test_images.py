@@ -258,6 +258,26 @@ def test_wrong_images_fail_their_request_alone(opened: Opened, media: tuple[byte
     assert run.tokens[1] == opened.alone("See <image> here")[:2]
 
 
+def test_images_with_nothing_between(opened: Opened) -> None:
+    """Positions with axes and tokens that see each other cannot tell two such images apart: their request fails alone, before its step."""
+    ids, media = opened.made["Two of them: <image> and <image>, said he"]
+    holes = [place for place, id in enumerate(ids) if id == opened.processor.placeholder_id]
+    between = [place for place in range(holes[0], holes[-1]) if place not in holes]
+    joined = tuple(id for place, id in enumerate(ids) if place not in between)
+    run = opened.schedule()
+    run.step(opened.request(run, 1, "No picture at all"))
+    asked = replace(run.request(2, joined, len(joined)), media=media)
+    if opened.tower.has_axes or opened.whole_images:
+        with pytest.raises(InvalidRequest, match="in a row" if opened.whole_images else "anything between them") as caught:
+            run.step(asked)
+        assert caught.value.request_ids == (2,)
+        del run.tokens[2]
+        run.step()
+    else:
+        run.step(asked, grants=(Grant(1, 0),))
+    assert run.tokens[1] == opened.alone("No picture at all")[: len(run.tokens[1])]
+
+
 def test_a_step_that_cuts_an_image(opened: Opened) -> None:
     """It fails if the image's tokens see each other; a core that obeys `whole_images` and `whole_prompts` launches none."""
     run = opened.schedule()

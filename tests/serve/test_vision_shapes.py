@@ -6,7 +6,7 @@ The families are served by tiny checkpoints of random weights, so the texts mean
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from tests.engine.image_models import image, save_model
 from tests.media.pictures import encoded
 from tests.serve.process import ServerProcess, run, served
+from tgi_core.media.decoding import decode_image
 from tgi_core.media.processor import MediaProcessor
 from tgi_core.model_files import DEMO
 
@@ -35,6 +36,9 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
     "{% if p.type == 'image' %}IMAGE{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}\n{% endfor %}"
 )
+
+MARKED = {"qwen2_vl": "<|vision_start|>{}<|vision_end|>"}
+"""How the chat templates of a family write an image, if not by its placeholder alone."""
 
 
 def url(data: bytes, kind: str = "png") -> str:
@@ -56,8 +60,9 @@ WRONG = {
 class Client:
     """What TGI's tests ask for, of one served family."""
 
-    def __init__(self, server: ServerProcess, placeholder_id: int) -> None:
-        self.server, self.placeholder_id = server, placeholder_id
+    def __init__(self, server: ServerProcess, processor: MediaProcessor, inline: str) -> None:
+        self.server, self.processor, self.placeholder_id = server, processor, processor.placeholder_id
+        self.inline = inline
 
     def post(self, path: str, body: dict[str, Any], status: int = 200) -> Any:
         """The JSON of an answer."""
@@ -95,9 +100,10 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """One server per family."""
     directory = save_model(request.param, tmp_path_factory.mktemp("vision") / request.param)
     processor = MediaProcessor(directory)
-    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("IMAGE", processor.placeholder))
+    inline = MARKED.get(request.param, "{}").format(processor.placeholder)
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("IMAGE", inline))
     with served(str(directory), "--backend", "cpu", "--dtype", "float32", "--enable-prefill-logprobs") as server:
-        yield Client(server, processor.placeholder_id)
+        yield Client(server, processor, inline)
 
 
 def placeholders(client: Client, answer: dict[str, Any]) -> int:
@@ -116,6 +122,14 @@ def test_generate(client: Client) -> None:
     assert all(token.keys() == {"id", "text", "logprob", "special"} for token in details["tokens"])
     assert placeholders(client, answer) > 0
     assert "base64" not in json.dumps(answer)
+
+
+def test_marks(client: Client) -> None:
+    """An image in Markdown has the marks around it that the model's chat template writes; TGI's routes write the same."""
+    answer = client.generate(f"Two:![]({CHICKEN})![]({COW})Well?", max_new_tokens=1)
+    pictures = [decode_image(b64decode(each.partition(",")[2])) for each in (CHICKEN, COW)]
+    expected = client.processor.ids(f"Two:{client.inline * 2}Well?", pictures, special=True)
+    assert tuple(token["id"] for token in answer["details"]["prefill"]) == expected
 
 
 def test_two_images(client: Client) -> None:

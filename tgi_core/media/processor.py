@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from PIL import Image
 from transformers import AutoProcessor
 
@@ -16,6 +17,7 @@ from tgi_core.media.features import ImageFeatures
 
 LOOKED_AT = "cross_attention_mask"
 """What the processor makes if layers of the model look at images: which tokens see which tiles. Features have a row for their image."""
+_WORDS = ("Before", "After")
 _TEXT_FIELDS = frozenset({"input_ids", "attention_mask", "labels"})
 
 
@@ -25,7 +27,8 @@ class NoProcessor(Exception):
 
 class MediaProcessor:
     """The processor of one model. `placeholder` is the text that stands for an image in a prompt, `placeholder_id` the token that stands
-    for one of its embeddings."""
+    for one of its embeddings. `inline` is what is put between texts for an image: the placeholder, with the marks around it that the
+    model's chat template writes, such as Qwen's `<|vision_start|>` and `<|vision_end|>`."""
 
     def __init__(self, directory: Path) -> None:
         """Raises NoProcessor."""
@@ -41,6 +44,7 @@ class MediaProcessor:
             raise NoProcessor("its processor does not say which token stands for an image")
         self.placeholder = placeholder
         self.placeholder_id = self._find_placeholder_id()
+        self.inline = self._find_inline()
 
     def features(self, image: Image.Image) -> ImageFeatures:
         """The features of one image. Raises ImageRejected."""
@@ -62,6 +66,16 @@ class MediaProcessor:
         only = several[0] if isinstance(several, list) and len(several) == 1 else None
         own = getattr(self._processor, "image_token_id", None) if only is None else only
         return own if isinstance(own, int) else int(self._tokenizer.convert_tokens_to_ids(self.placeholder))
+
+    def _find_inline(self) -> str:
+        """The placeholder as the chat template writes it between two texts; alone if there is no template, or it moves images elsewhere."""
+        first, second = ({"type": "text", "text": word} for word in _WORDS)
+        try:
+            written = self._processor.apply_chat_template([{"role": "user", "content": [first, {"type": "image"}, second]}])
+        except (TemplateError, TypeError, ValueError):
+            return self.placeholder
+        between = written.partition(_WORDS[0])[2].partition(_WORDS[1])[0]
+        return between if between.count(self.placeholder) == 1 else self.placeholder
 
     def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:
         try:

@@ -36,7 +36,7 @@ def process(processor: MediaProcessor, job: Job) -> Answer:
         items = tuple(each.to_bytes() for each in features)
         if not job.texts:
             return Answer((), (), items)
-        ids = processor.ids(_joined(job.texts, len(images), processor.placeholder), images, job.special)
+        ids = processor.ids(_joined(job.texts, len(images), processor), images, job.special)
         spans = _spans(ids, processor.placeholder_id, [each.tokens for each in features])
         if any(LOOKED_AT in each.tensors for each in features):
             spans = ((0, len(ids)),) * len(spans)  # also tokens before an image attend to it
@@ -47,12 +47,14 @@ def process(processor: MediaProcessor, job: Job) -> Answer:
         return Answer((), (), (), "the images need too much memory")
 
 
-def _joined(texts: Sequence[str], count: int, placeholder: str) -> str:
+def _joined(texts: Sequence[str], count: int, processor: MediaProcessor) -> str:
     """The text with a placeholder per image: between its parts, or already in it. Raises ImageRejected."""
-    text = placeholder.join(texts) if len(texts) == count + 1 else "".join(texts)
-    found = text.count(placeholder)
+    text = processor.inline.join(texts) if len(texts) == count + 1 else "".join(texts)
+    found = text.count(processor.placeholder)
     if found != count:
-        raise ImageRejected(f"the prompt has {found} times {placeholder!r} for {count} images; it must appear once per image")
+        raise ImageRejected(
+            f"the prompt has {found} times {processor.placeholder!r} for {count} images; it must appear once per image"
+        )
     return text
 
 

@@ -30,6 +30,8 @@ class _Prompt:
     request: Request
     images: tuple[tuple[bytes, bytes, np.ndarray], ...]
     runs: tuple[tuple[int, int], ...]
+    positions: Tensor | None = None
+    """Positions [axes, tokens] of the prompt for rotary embeddings, once they are known and until the prompt is done."""
     shift: int | None = None
     """How far the positions of tokens after the prompt are from those of the tokens; None if it is not known yet."""
 
@@ -98,8 +100,8 @@ class ImagesInPrompts:
 
     def admit(self, request: Request) -> None:
         """Compute the embeddings that a new request needs in its first step; those of further images are computed in the steps that need
-        them, so that other rows go on in between. Raises InvalidRequest if those images are damaged, or any do not match the placeholders:
-        that must not fail the step."""
+        them, so that other rows go on in between. Raises InvalidRequest if those images are damaged, any do not match the placeholders, or
+        the model finds no positions for them: that must not fail the step."""
         try:
             prompt = self._prompts.find(request)
             for start, end in prompt.runs:
@@ -109,6 +111,8 @@ class ImagesInPrompts:
             for item, key, positions in prompt.images:
                 if positions[-1] >= request.cached and positions[0] < end:
                     self.tower.embeddings(item, key)
+            if self.tower.has_axes and request.media:
+                self._find_positions(prompt)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
@@ -154,13 +158,25 @@ class ImagesInPrompts:
         """Positions [axes, taken tokens] of a row with images. Tokens after the prompt go on from the greatest position in it."""
         request, start, end = row_input.row.request, row_input.start, row_input.start + row_input.take
         known = self._prompts.find(request)
-        shift = known.shift
-        if shift is not None and start >= request.prompt_len:
-            return (torch.arange(start, end, device=self.tower.device) + shift).expand(_AXES, -1)
-        prompt = self.tower.positions(request.tokens[: request.prompt_len], request.media)
-        shift = known.shift = int(prompt.max()) + 1 - request.prompt_len
-        after = torch.arange(max(start, request.prompt_len), max(end, request.prompt_len), device=self.tower.device) + shift
+        if start >= request.prompt_len and known.shift is not None:
+            known.positions = None
+            return (torch.arange(start, end, device=self.tower.device) + known.shift).expand(_AXES, -1)
+        prompt = self._find_positions(known)
+        known.shift = int(prompt.max()) + 1 - request.prompt_len
+        after = torch.arange(max(start, request.prompt_len), max(end, request.prompt_len), device=self.tower.device) + known.shift
         return torch.cat([prompt[:, start:end], after.expand(_AXES, -1)], 1)
+
+    def _find_positions(self, prompt: _Prompt) -> Tensor:
+        """Positions [axes, tokens] of a prompt. Raises ValueError if the model finds none, such as for two images with nothing between."""
+        if prompt.positions is None:
+            request = prompt.request
+            try:
+                prompt.positions = self.tower.positions(request.tokens[: request.prompt_len], request.media)
+            except ValueError as error:
+                raise ValueError(
+                    f"the model finds no positions for its images; is there anything between them? {error}"
+                ) from error
+        return prompt.positions
 
     def _of_row(self, row_input: RowInput, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         """For each image of a row with placeholders in the step: their places among the flat tokens, and their embeddings. The row's

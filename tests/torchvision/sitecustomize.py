@@ -1,4 +1,4 @@
-"""A pytest plugin for `make test-images`: lets torchvision be imported beside a torch that it was not built for.
+"""Lets torchvision be imported beside a torch that it was not built for, in every process that has this folder on its PYTHONPATH.
 
 Its import registers implementations for two operators, which are missing then. The processors of images use neither.
 """
