@@ -30,7 +30,8 @@ class BufferLayout:
 
     def views(self, words: Tensor) -> dict[str, Tensor]:
         """Views of words on the device, int32."""
-        return {name: words[place] for name, place in self.places.items()}
+        parts = words.split([place.stop - place.start for place in self.places.values()])
+        return dict(zip(self.places, parts, strict=True))
 
     def device(self, words: Tensor) -> dict[str, Tensor]:
         """All inputs as int64, widened in one operation: torch's operators take no other indices."""

@@ -16,11 +16,8 @@ from torch import Tensor
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.inputs import Layout
 from tgi_core.engine.ahead.row_slots import RowSlots
-from tgi_core.engine.ahead.sampling import uniforms
+from tgi_core.engine.ahead.sampling import UniformsAhead
 from tgi_core.engine.ahead.step_layout import StepLayout, clear_updates, extend_rows, fill_decode, fill_fixed
-
-_DRAWN_AHEAD = 16
-"""Positions whose uniform numbers are computed at a time; for a few hundred rows, one position takes almost as long."""
 
 
 class PersistentBatch:
@@ -32,9 +29,7 @@ class PersistentBatch:
         self._rows: list[RowState] = []
         self._layout: Layout | None = None
         self._words = torch.zeros(0, dtype=torch.int32)
-        self._uniforms: np.ndarray | None = None
-        """float32 [`_DRAWN_AHEAD`, rows], from the positions `_drawn_from` on."""
-        self._drawn_from = np.zeros(0, np.int64)
+        self._uniforms = UniformsAhead()
 
     def next(self, row_inputs: Sequence[RowInput]) -> StepLayout | None:
         """The layout of a step in which the batch decodes on; None if it has other rows."""
@@ -67,7 +62,7 @@ class PersistentBatch:
 
     def forget(self) -> None:
         """Prepare the next step from scratch."""
-        self._step = self._layout = self._uniforms = None
+        self._step = self._layout = None
 
     def fill(self, step: StepLayout, layout: Layout, words: Tensor, rows: int) -> np.ndarray:
         """Write a step to the words of a captured one with so many `rows` of one token; see `fill_fixed`."""
@@ -90,10 +85,4 @@ class PersistentBatch:
     def _drawn(self, step: StepLayout) -> np.ndarray:
         """float32 [rows]: the uniform numbers of the tokens that a step samples, 0 for an argmax."""
         row_slots, taken = self._row_slots, step.row_slots
-        ahead = int(step.starts[0] - self._drawn_from[0]) if self._uniforms is not None else _DRAWN_AHEAD
-        if self._uniforms is None or ahead == _DRAWN_AHEAD:
-            self._drawn_from, ahead = step.starts, 0
-            positions = (step.starts + 1 + np.arange(_DRAWN_AHEAD)[:, None]).ravel()
-            found = uniforms(np.tile(row_slots.seeds[taken], _DRAWN_AHEAD), positions).reshape(_DRAWN_AHEAD, -1)
-            self._uniforms = np.where(row_slots.temperatures[taken] > 0, found, np.float32(0))
-        return self._uniforms[ahead]
+        return self._uniforms.next(row_slots.seeds[taken], step.starts + 1, row_slots.temperatures[taken])

@@ -6,7 +6,8 @@ token is counted where it is sampled, so that the next step need not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.buffer_layout import BufferLayout
 from tgi_core.engine.ahead.in_flight import ProcessedRows
 from tgi_core.engine.ahead.row_slots import RowSlots
-from tgi_core.engine.ahead.sampling import uniforms
+from tgi_core.engine.ahead.sampling import UniformsAhead
 from tgi_core.engine.ahead.staging import Staging
 from tgi_core.engine.device_queue import DeviceQueue, StepSampler
 from tgi_core.engine.logits_processing import IN_PROMPT, MOST_TOP, ProcessedInputs
@@ -48,6 +49,7 @@ class LogitsProcessing:
     ) -> None:
         self._queue, self._sampler, self._row_slots, self._newest = queue, sampler, row_slots, newest
         self._vocab_size, self._device = vocab_size, device
+        self._uniforms = UniformsAhead()
         rows = len(newest)
         self._staging = Staging(queue, rows * (_WORDS + -(-vocab_size // 32)), rows * (1 + MOST_TOP), _UNREAD)
         with torch.inference_mode():
@@ -73,7 +75,8 @@ class LogitsProcessing:
         positions = np.array([row_input.start + row_input.take for row_input in row_inputs], np.int64)
         most = int(slots.processing["top_n"][taken].max())
         known = self._uncounted(row_inputs, taken, positions)
-        layout = self._layout(row_inputs, len(masks) // 4, [len(cells) for cells, _ in known])
+        biases, cells = int(slots.num_biases[taken].sum()), sum([len(ids) for ids, _ in known.values()])
+        layout = _layout(len(row_inputs), self._sampler.precision.itemsize // 4, len(masks) // 4, biases, len(known), cells)
         words = place.inputs(layout.count)
         self._fill(self._host(layout, words), row_inputs, places, taken, positions, masks)
         _fill_counts(layout.host(words), taken, known, self._vocab_size)
@@ -101,10 +104,9 @@ class LogitsProcessing:
 
     def _uncounted(
         self, row_inputs: Sequence[RowInput], taken: np.ndarray, positions: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By row, tokens and counts of what it has so far, where penalties need it and the device does not have it."""
-        none = np.zeros(0, np.int64)
-        found = [(none, none)] * len(row_inputs)
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Tokens and counts of what rows have so far, by their index, where penalties need it and the device does not have it."""
+        found = {}
         for row in np.flatnonzero(self._row_slots.counts[taken] & (self._row_slots.counted[taken] != positions)).tolist():
             state = row_inputs[row].row
             tokens = np.array(state.tokens[: positions[row]], np.int64)
@@ -112,22 +114,6 @@ class LogitsProcessing:
                 raise RuntimeError("the host does not know the tokens of a row")
             found[row] = _counted(tokens, state.request.prompt_len)
         return found
-
-    def _layout(self, row_inputs: Sequence[RowInput], mask_words: int, known: Sequence[int]) -> BufferLayout:
-        rows, wide = len(row_inputs), self._sampler.precision.itemsize // 4
-        biases = sum([len(row_input.row.request.sampling.logit_bias) for row_input in row_inputs])
-        by_row = ("top_k", "uniforms", "places", "row_slots", "counted", "masked", "top_n")
-        return BufferLayout.of(
-            **dict.fromkeys(_PRECISE, rows * wide),
-            known_slots=2 * sum([count > 0 for count in known]),
-            known_cells=2 * sum(known),
-            known=sum(known),
-            **dict.fromkeys((*by_row, "repetition_penalty", "frequency_penalty", "presence_penalty"), rows),
-            bits=max(1, mask_words),
-            bias_starts=rows + 1,
-            bias_tokens=biases,
-            biases=biases,
-        )
 
     def _host(self, layout: BufferLayout, words: Tensor) -> dict[str, np.ndarray]:
         views = layout.host(words)
@@ -158,16 +144,32 @@ class LogitsProcessing:
         into["temperatures"][:] = temperatures
         for name, values in (slots.filters | slots.processing).items():
             into[name][:] = values[taken]
-        into["uniforms"][:] = np.where(temperatures > 0, uniforms(slots.seeds[taken], positions), 0)
+        into["uniforms"][:] = self._uniforms.next(slots.seeds[taken], positions, temperatures)
         into["places"][:], into["row_slots"][:], into["counted"][:] = places, taken, slots.counts[taken]
-        masked = np.array([row_input.row.request.masked for row_input in row_inputs])
+        masked, num_biases = slots.masked[taken], slots.num_biases[taken]
         into["masked"][:] = np.where(masked, np.cumsum(masked) - 1, -1)
         into["bits"][:] = np.frombuffer(masks, "<i4") if masks else 0
-        biases = [row_input.row.request.sampling.logit_bias for row_input in row_inputs]
-        into["bias_starts"][:] = np.cumsum([0, *map(len, biases)])
-        if len(into["biases"]):
-            into["bias_tokens"][:] = [token for row in biases for token, _ in row]
-            into["biases"][:] = [bias for row in biases for _, bias in row]
+        into["bias_starts"][0], into["bias_starts"][1:] = 0, np.cumsum(num_biases)
+        biased = [row_inputs[row].row.request.sampling.logit_bias for row in np.flatnonzero(num_biases).tolist()]
+        into["bias_tokens"][:] = [token for biases in biased for token, _ in biases]
+        into["biases"][:] = [bias for biases in biased for _, bias in biases]
+
+
+@lru_cache(maxsize=64)
+def _layout(rows: int, wide: int, mask_words: int, biases: int, known_rows: int, known_cells: int) -> BufferLayout:
+    """The inputs of so many rows. The sampler's precision has `wide` words; counts come of `known_rows` rows with `known_cells` tokens."""
+    by_row = ("top_k", "uniforms", "places", "row_slots", "counted", "masked", "top_n")
+    return BufferLayout.of(
+        **dict.fromkeys(_PRECISE, rows * wide),
+        known_slots=2 * known_rows,
+        known_cells=2 * known_cells,
+        known=known_cells,
+        **dict.fromkeys((*by_row, "repetition_penalty", "frequency_penalty", "presence_penalty"), rows),
+        bits=max(1, mask_words),
+        bias_starts=rows + 1,
+        bias_tokens=biases,
+        biases=biases,
+    )
 
 
 def _counted(tokens: np.ndarray, prompt_len: int) -> tuple[np.ndarray, np.ndarray]:
@@ -179,10 +181,9 @@ def _counted(tokens: np.ndarray, prompt_len: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _fill_counts(
-    into: dict[str, np.ndarray], taken: np.ndarray, known: Sequence[tuple[np.ndarray, np.ndarray]], vocab_size: int
+    into: dict[str, np.ndarray], taken: np.ndarray, known: Mapping[int, tuple[np.ndarray, np.ndarray]], vocab_size: int
 ) -> None:
-    rows = [row for row, (ids, _) in enumerate(known) if len(ids)]
-    if rows:
-        into["known_slots"].view(np.int64)[:] = taken[rows]
-        into["known_cells"].view(np.int64)[:] = np.concatenate([known[row][0] + taken[row] * vocab_size for row in rows])
-        into["known"][:] = np.concatenate([known[row][1] for row in rows])
+    if known:
+        into["known_slots"].view(np.int64)[:] = taken[list(known)]
+        into["known_cells"].view(np.int64)[:] = np.concatenate([ids + taken[row] * vocab_size for row, (ids, _) in known.items()])
+        into["known"][:] = np.concatenate([counts for _, counts in known.values()])

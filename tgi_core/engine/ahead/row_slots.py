@@ -44,6 +44,10 @@ class RowSlots:
         self.processed = np.zeros(max_rows + 2, bool)
         """Whether it is sampled there from processed logits."""
         self.processing = {name: np.full(max_rows + 2, neutral, np.float64) for name, neutral in PROCESSING.items()}
+        self.masked = np.zeros(max_rows + 2, bool)
+        """Whether its tokens are masked."""
+        self.num_biases = np.zeros(max_rows + 2, np.int64)
+        """How many tokens have a logit bias."""
         self.counts = np.zeros(max_rows + 2, bool)
         """Whether penalties need counts of its tokens."""
         self.counted = np.full(max_rows + 2, -1, np.int64)
@@ -83,6 +87,7 @@ class RowSlots:
         self.processed[row_slot] = not self.plain[row_slot] and self._processes(row)
         for name, value in processing(row).items():
             self.processing[name][row_slot] = value
+        self.masked[row_slot], self.num_biases[row_slot] = row.request.masked, len(sampling.logit_bias)
         self.counts[row_slot], self.counted[row_slot] = needs_counts(sampling), -1
         self.seeds[row_slot] = seed_words([sampling.seed])[0]
         self.newest_on_device[row_slot] = False

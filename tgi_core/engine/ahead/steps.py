@@ -125,8 +125,12 @@ class DeviceSteps:
 
         given.masked = [row_input for row_input in step.processed if row_input.row.request.masked]
         given.sample_masked = sample
-        if unmasked := [row_input for row_input in step.processed if not row_input.row.request.masked]:
-            sample(unmasked)
+        if len(given.masked) < len(step.processed):
+            sample(
+                [row_input for row_input in step.processed if not row_input.row.request.masked]
+                if given.masked
+                else step.processed
+            )
 
     def _bucket(self, step: StepLayout) -> Bucket | None:
         """The captured shape to replay for a step, if there is one."""
