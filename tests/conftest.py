@@ -15,8 +15,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-def pytest_collection_finish() -> None:
-    """Exclude what is there once all tests are collected from garbage collection: 900,000 objects, with which each takes a second."""
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects_left_alone() -> None:
+    """Exclude what earlier modules have left from garbage collection. All tests and libraries are a million objects, and loading a
+    model collects: that alone would take a second each time."""
     gc.collect()
     gc.freeze()
 
