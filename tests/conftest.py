@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
+from tgi_core.cli.collector import settle
 from tgi_core.model_files import DEMO
 from tgi_core.tokenizer import Tokenizer
 
@@ -19,8 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def earlier_objects_left_alone() -> None:
     """Exclude what earlier modules have left from garbage collection. All tests and libraries are a million objects, and loading a
     model collects: that alone would take a second each time."""
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 @pytest.fixture(scope="session")
