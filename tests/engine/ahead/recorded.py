@@ -6,8 +6,8 @@ what would make a device wait for the host cannot be recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +20,21 @@ _ASKS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "maske
 """Operators that need the device's answer before the host can go on."""
 
 
+class Operation(NamedTuple):
+    """An operator, what it ran over, and those of its results that it made new, each with its place among the results."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    fresh: list[tuple[int, Tensor]]
+
+
 class Recorder(TorchDispatchMode):
-    """Notes every operator that runs."""
+    """Notes every operator that runs, except those that only make views: a view shows what is written later."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
+        self.operations: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         name = func.overloadpacket.__name__
@@ -33,33 +42,34 @@ class Recorder(TorchDispatchMode):
             raise CannotCapture(f"{name} waits for the device")
         out = func(*args, **(kwargs or {}))
         inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
-        fresh = [leaf for leaf in _tensors(out) if leaf.untyped_storage().data_ptr() not in inputs]
-        self.calls.append((func, args, kwargs or {}, fresh))
+        results = _tensors(out)
+        fresh = [(place, leaf) for place, leaf in enumerate(results) if leaf.untyped_storage().data_ptr() not in inputs]
+        if fresh or func._schema.is_mutable or not results:
+            self.operations.append(Operation(func, args, kwargs or {}, fresh))
         return out
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+def _tensors(values: Any) -> list[Tensor]:
+    return [values] if isinstance(values, Tensor) else [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 class RecordedGraph:
     """Recorded operators with the tensors that they ran over."""
 
-    def __init__(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[Tensor]]]) -> None:
-        self._calls = calls
+    def __init__(self, operations: list[Operation]) -> None:
+        self._operations = operations
         self.replays = 0
 
     @torch.inference_mode()
     def replay(self) -> None:
         """Run them again; what they made new is written where it was made the first time."""
         self.replays += 1
-        for func, args, kwargs, fresh in self._calls:
+        for func, args, kwargs, fresh in self._operations:
             out = func(*args, **kwargs)
             if fresh:
-                inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
-                made = [leaf for leaf in _tensors(out) if leaf.untyped_storage().data_ptr() not in inputs]
-                for old, new in zip(fresh, made, strict=True):
-                    old.copy_(new)
+                results = _tensors(out)
+                for place, old in fresh:
+                    old.copy_(results[place])
 
 
 class RecordedGraphs:
@@ -78,7 +88,7 @@ class RecordedGraphs:
         recorder = Recorder()
         with recorder:
             work()
-        self.made.append(RecordedGraph(recorder.calls))
+        self.made.append(RecordedGraph(recorder.operations))
         return self.made[-1]
 
     def release(self) -> None:
