@@ -58,7 +58,7 @@ _HOPPER_PREFILL = (
 
 _BLACKWELL_PREFILL = (*_HOPPER_PREFILL[:2], TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3)))
 
-# Triton 3.9 needs a few more registers than 3.6 to 3.8: eight warps would have 128 each on 8.6 and 8.9, and spill.
+# Triton 3.9 needs a few more registers than 3.7: eight warps would have 128 each on 8.6 and 8.9, and spill.
 _SMALL_SINCE_3_9 = (
     TileRow(Phase.PREFILL, 2, 128, Tile(64, 32, 4, 3), (3, 9)),
     TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 8, 2), (3, 9)),
