@@ -24,11 +24,16 @@ class FakeEvent:
     """Raises at its wait what it was told."""
 
     def __init__(self, runtime: FakeRuntime) -> None:
-        self._runtime = runtime
+        self._runtime, self._recorded_s = runtime, 0.0
 
     def record(self, stream: FakeStream) -> None:
         """At the stream's end."""
         self._runtime.log.append("record")
+        self._recorded_s = self._runtime.clock_s
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        """Milliseconds between the two."""
+        return 1000 * (end._recorded_s - self._recorded_s)
 
     def synchronize(self) -> None:
         """Wait."""
@@ -50,13 +55,14 @@ class FakeRuntime:
         self.pools = 0
         self.fault: Exception | None = None
         self.stuck = False
+        self.clock_s = 0.0
         self.log: list[str] = []
 
     def Stream(self, device: torch.device) -> FakeStream:
         """A new stream."""
         return FakeStream(self)
 
-    def Event(self) -> FakeEvent:
+    def Event(self, enable_timing: bool = False) -> FakeEvent:
         """A new event."""
         return FakeEvent(self)
 
@@ -134,24 +140,27 @@ class FakeRuntime:
 
 
 class FakeGraph:
-    """Notes its calls; `broken` is what ending the capture raises."""
+    """Notes its calls, and takes as long as what was captured; `broken` is what ending the capture raises."""
 
     def __init__(self, runtime: FakeRuntime, broken: Exception | None = None) -> None:
-        self._runtime, self._broken = runtime, broken
+        self._runtime, self._broken, self._takes_s = runtime, broken, 0.0
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """From here on."""
         self._runtime.log.append(f"capture with {pool}, {capture_error_mode}")
+        self._takes_s = -self._runtime.clock_s
 
     def capture_end(self) -> None:
         """Up to here."""
         self._runtime.log.append("captured")
+        self._takes_s += self._runtime.clock_s
         if self._broken is not None:
             raise self._broken
 
     def replay(self) -> None:
         """Again."""
         self._runtime.log.append("replay")
+        self._runtime.clock_s += self._takes_s
 
 
 def graphs_of(runtime: FakeRuntime, broken: Exception | None = None) -> Callable[[], FakeGraph]:

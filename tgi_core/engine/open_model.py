@@ -108,6 +108,7 @@ def _open_rank(
     if not collectives.least(int(runner is not None)) or runner is None:
         raise UnsupportedFamily(reason or "a rank of this device has no step for tables that are divided")
     runner.join(collectives)
+    runner.use_fastest_attention()
     expected = _expected(weights)
     weights.forget()
     collectives.meet()
@@ -238,6 +239,8 @@ NewRunner = Callable[[DecoderWeights, Progress], TableRunner]
 def open_table(options: OpenOptions, kit: DeviceKit, progress: Progress) -> TableRunner:
     """The device's own step over the model's table, checked against plain torch. Raises UnsupportedFamily with the reason, Unsupported."""
     runner, check = load_table(options, kit, progress, kit.table_runner)
+    if isinstance(runner, PagedDecoderRunner):
+        runner.use_fastest_attention()
     check()
     return runner
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from tgi_core.backend import Kernel, Progress
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention_choice import alike, fastest_attention
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
@@ -25,6 +28,8 @@ from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.selection import HasName, attempt, first_supported
+
+_log = logging.getLogger("tgi_core.engine")
 
 _Choice = TypeVar("_Choice", bound=HasName)
 
@@ -52,10 +57,31 @@ class PagedDecoderRunner(PagedRunner):
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
         self.kernels = (*kernels, *linears.kernels())
+        self._attention_layers = layers
 
     def join(self, collectives: Collectives) -> None:
         """Run as a rank of a group, over its part of the weights; see `RankWeights`."""
         self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name, in_place=True), collectives.least
+
+    def use_fastest_attention(self) -> None:
+        """Run with the fastest attention provider of this device, the same on all ranks of the group. Raises UnsupportedFamily on all of
+        them if they could only use different ones."""
+        if not alike([self.provider.name], self.agree):
+            raise UnsupportedFamily("ranks can only use different attention providers")
+        kit, layers, dtype = self._kit, self._attention_layers, self.shape.dtype
+        choices = list(kit.attention())
+        while choices[0].name != self.provider.name:
+            choices.pop(0)
+        choices[0] = self.provider
+        refusal = partial(attention_refusal, layers=layers, dtype=dtype, kit=kit)
+        self.provider, told = fastest_attention(kit, layers, dtype, choices, refusal, self.agree)
+        _log.info("attention: %s", "; ".join([self.provider.name, *told]))
+        self.kernels = tuple(
+            Kernel("attention", self.provider.name, "; ".join(filter(None, [kernel.reason, *told])))
+            if kernel.part == "attention"
+            else kernel
+            for kernel in self.kernels
+        )
 
     def hidden(self, step: StepMetadata, keep: Tensor | None) -> Tensor:
         """Hidden states [kept, hidden] of a step's flat tokens `keep`, or of all; see `DecoderForward`."""

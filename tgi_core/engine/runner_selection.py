@@ -14,6 +14,7 @@ from tgi_core.backend import InvalidModel, Kernel, Progress, Unsupported
 from tgi_core.engine.attention.interface import NotRagged
 from tgi_core.engine.attention.provider import SEES_NOTHING_AHEAD, AttentionProvider
 from tgi_core.engine.attention.sharing import drop_head_shards
+from tgi_core.engine.attention_choice import fastest_attention
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.comparison import MODEL_ERRORS, Agree
 from tgi_core.engine.device import DeviceKit, attention_refusal, experts_of
@@ -225,7 +226,7 @@ def _with_attention(
     agree: Agree,
     sees_ahead: bool,
 ) -> RaggedRunner:
-    """A runner with the first attention provider that supports the layers and passes the self-check, the same on all ranks.
+    """A runner with the fastest attention provider that supports the layers and passes the self-check, the same on all ranks.
 
     `sees_ahead`: preferably one with which tokens of an image can see each other; those of a prompt must if they do. Logs rejections.
     Raises the last self-check's error, or Unsupported.
@@ -252,14 +253,17 @@ def _with_attention(
             _log.info("attention: not %s: %s", provider.name, reason)
         return reason
 
-    provider, rejected = first_supported(kit.attention(), refusal)
+    providers = list(kit.attention())
+    provider, rejected = first_supported(providers, refusal)
     if provider is None and sees_ahead:
         return _with_attention(call, seen, expected, shape, kit, adapters, agree, sees_ahead=False)
     if provider is None:
         reasons = "; ".join(["no attention provider can run on this device", *rejected])
         raise failures[-1] if failures else Unsupported(reasons)
-    found, attention = runner(provider), Kernel("attention", provider.name, "; ".join(rejected))
-    _log.info("attention: %s", provider.name)
+    choices = providers[providers.index(provider) :]
+    provider, told = fastest_attention(kit, seen.layers, shape.dtype, choices, refusal, agree)
+    found, attention = runner(provider), Kernel("attention", provider.name, "; ".join([*rejected, *told]))
+    _log.info("attention: %s", "; ".join([provider.name, *told]))
     found.kernels = (attention,) if call.states is None else state_kernels(call.states, attention)
     return found
 

@@ -4,11 +4,6 @@ the process that starts a model builds libraries before it loads torch.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +22,7 @@ from tgi_backend_cpu.building import (
     source_hash,
 )
 from tgi_backend_cpu.limits import cpu_name
+from tgi_core.kept_choices import choice_file, keep_choice, read_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +41,22 @@ def is_measured(environment: Mapping[str, str]) -> bool:
 
 def pick_file(variants: Sequence[Variant]) -> Path:
     """The file of the pick among variants: each processor, version of the sources and set of variants has its own."""
-    key = repr((cpu_name(), [(variant.name, source_hash(variant)) for variant in variants]))
-    return cache_folder() / f"pick-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    key = (cpu_name(), [(variant.name, source_hash(variant)) for variant in variants])
+    return choice_file(cache_folder(), "pick", key)
 
 
 def kept_pick(variants: Sequence[Variant]) -> Pick | None:
     """The pick of an earlier start, if there is a valid one among these variants."""
-    try:
-        found = json.loads(pick_file(variants).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    found = read_choice(pick_file(variants))
+    name, bf12, reason = found.get("variant"), found.get("bf12"), found.get("reason")
+    if not (isinstance(name, str) and isinstance(bf12, bool) and isinstance(reason, str)):
         return None
-    if not isinstance(found, dict) or found.get("variant") not in {variant.name for variant in variants}:
-        return None
-    bf12, reason = found.get("bf12"), found.get("reason")
-    return Pick(found["variant"], bf12, reason[:300]) if isinstance(bf12, bool) and isinstance(reason, str) else None
+    return Pick(name, bf12, reason[:300]) if name in {variant.name for variant in variants} else None
 
 
 def keep_pick(variants: Sequence[Variant], pick: Pick) -> None:
     """Keep a pick for the next start, if the cache folder can be written."""
-    to = pick_file(variants)
-    with contextlib.suppress(OSError):
-        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=to.parent, encoding="utf-8", delete=False) as file:
-            json.dump(asdict(pick), file)
-        os.replace(file.name, to)
+    keep_choice(pick_file(variants), asdict(pick))
 
 
 def wanted(environment: Mapping[str, str]) -> tuple[Variant, ...]:

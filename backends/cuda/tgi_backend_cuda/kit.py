@@ -9,6 +9,7 @@ import torch
 from tgi_backend_cuda.attention.flash_attn2 import FlashAttention2
 from tgi_backend_cuda.attention.flash_attn3 import FlashAttention3
 from tgi_backend_cuda.attention.flashinfer import FlashInfer
+from tgi_backend_cuda.nvml import NoNvml, driver_version
 from tgi_backend_cuda.tiles import tiles_for
 from tgi_core.backend import Unsupported
 from tgi_core.engine.accelerator.failures import FailureTexts
@@ -50,6 +51,13 @@ class CudaKit(AcceleratorKit):
     def tiles(self) -> TileTable:
         """The tiles of its compute capability."""
         return tiles_for(self.capability)
+
+    def driver(self) -> str:
+        """As NVML tells it."""
+        try:
+            return driver_version()
+        except NoNvml:
+            return ""
 
     def graph(self) -> NewGraph | str:
         """Decode steps are captured."""

@@ -40,12 +40,7 @@ class _MemoryInfo(ctypes.Structure):
 
 def read_cards() -> tuple[list[Card], tuple[int, int]]:
     """All devices in the order of their PCI addresses, and the newest CUDA that the driver runs. Raises NoNvml."""
-    try:
-        library = ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        raise NoNvml(f"the driver's library {LIBRARY} does not load: {error}") from error
-    if code := library.nvmlInit_v2():
-        raise NoNvml(_REASONS.get(code, f"nvmlInit failed with {code}"))
+    library = _opened()
     try:
         count, version = ctypes.c_uint(), ctypes.c_int()
         library.nvmlDeviceGetCount_v2(ctypes.byref(count))
@@ -54,6 +49,27 @@ def read_cards() -> tuple[list[Card], tuple[int, int]]:
         return cards, (version.value // 1000, version.value % 1000 // 10)
     finally:
         library.nvmlShutdown()
+
+
+def driver_version() -> str:
+    """The version of the loaded driver, like 580.95.05. Raises NoNvml."""
+    library = _opened()
+    try:
+        version = ctypes.create_string_buffer(_TEXT)
+        library.nvmlSystemGetDriverVersion(version, _TEXT)
+        return version.value.decode()
+    finally:
+        library.nvmlShutdown()
+
+
+def _opened() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        raise NoNvml(f"the driver's library {LIBRARY} does not load: {error}") from error
+    if code := library.nvmlInit_v2():
+        raise NoNvml(_REASONS.get(code, f"nvmlInit failed with {code}"))
+    return library
 
 
 def _card(library: ctypes.CDLL, index: int) -> Card:

@@ -58,11 +58,21 @@ _HOPPER_PREFILL = (
 
 _BLACKWELL_PREFILL = (*_HOPPER_PREFILL[:2], TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3)))
 
+# Triton 3.9 needs a few more registers than 3.7: eight warps would have 128 each on 8.6 and 8.9, and spill.
+_SMALL_SINCE_3_9 = (
+    TileRow(Phase.PREFILL, 2, 128, Tile(64, 32, 4, 3), (3, 9)),
+    TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 8, 2), (3, 9)),
+)
+_SMALL_PREFILL = (_AMPERE_PREFILL[0], *_SMALL_SINCE_3_9, *_AMPERE_PREFILL[1:])
+_HOPPER_SINCE_3_9 = (TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3), (3, 9)),)
+
 TABLES = (
     TileTable("sm_80", 163 * _KIB, (*_AMPERE_DECODE, *_AMPERE_PREFILL, *_FLOAT32)),
-    TileTable("sm_86", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32)),
-    TileTable("sm_89", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
-    TileTable("sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
+    TileTable("sm_86", 99 * _KIB, (*_SMALL_DECODE, *_SMALL_PREFILL, *_FLOAT32)),
+    TileTable("sm_89", 99 * _KIB, (*_SMALL_DECODE, *_SMALL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
+    TileTable(
+        "sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL[:2], *_HOPPER_SINCE_3_9, *_HOPPER_PREFILL[2:], *_FLOAT32), fp8="fp8e4nv"
+    ),
     TileTable("sm_100", 227 * _KIB, (*_DECODE, *_BLACKWELL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_120", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_CONSUMER_BLACKWELL_FLOAT32), fp8="fp8e4nv"),
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -59,6 +61,13 @@ class RocmKit(AcceleratorKit):
     def tiles(self) -> TileTable:
         """The tiles of its architecture."""
         return tiles_for(self.architecture)
+
+    def driver(self) -> str:
+        """The version of a driver that AMD has packaged, else that of the kernel, which contains it."""
+        try:
+            return Path("/sys/module/amdgpu/version").read_text(encoding="utf-8").strip()
+        except OSError:
+            return platform.release()
 
     def graph(self) -> NewGraph | str:
         """Decode steps are captured on data-centre devices. On others, capturing whole steps crashes (vLLM's issues 34154 and 35485)."""

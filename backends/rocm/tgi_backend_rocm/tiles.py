@@ -36,8 +36,12 @@ _RDNA = (
 
 # In float32, without matrix instructions, heads wider than 128 spill whatever the tile: there is none.
 # RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and none for prefetched loads.
+# From Triton 3.9 on, heads take more registers there; those wider than 128 spill with each tile that was tried.
 _GFX11 = (
-    *_RDNA[:4],
+    *_RDNA[:2],
+    TileRow(Phase.PREFILL, 2, 64, Tile(64, 32, 8, 2), (3, 9)),
+    TileRow(Phase.PREFILL, 2, 128, Tile(32, 16, 8, 2), (3, 9)),
+    *_RDNA[2:4],
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 1, programs=2)),
     TileRow(Phase.PREFILL, 2, 256, Tile(16, 16, 8, 1)),
     *_RDNA[4:],

@@ -50,6 +50,10 @@ class XpuKit(AcceleratorKit):
         """The tiles of its kind."""
         return tiles_for(self.runtime.get_device_name(self.device))
 
+    def driver(self) -> str:
+        """As torch tells it."""
+        return str(torch.xpu.get_device_properties(self.device).driver_version)
+
     def graph(self) -> NewGraph | str:
         """None yet."""
         return "graphs of this device are experimental in torch, and attention in them needs oneAPI 2026"

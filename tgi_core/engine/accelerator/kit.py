@@ -6,6 +6,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Self, cast
 
 import torch
@@ -15,11 +16,14 @@ from tgi_core.engine.accelerator.discovery import is_verified
 from tgi_core.engine.accelerator.failures import FailureTexts, device_failure
 from tgi_core.engine.accelerator.queue import NewGraph, StreamQueue
 from tgi_core.engine.accelerator.runtime import Runtime
+from tgi_core.engine.accelerator.timer import StreamTimer
+from tgi_core.engine.accelerator.vendor_attention import VendorAttention, build_of
 from tgi_core.engine.ahead.processing_check import processing_disagreement
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
+from tgi_core.engine.attention.timing import Timer
 from tgi_core.engine.decoder.operators import Operators
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.torch_operators import TorchOperators
@@ -121,6 +125,28 @@ class AcceleratorKit(ABC):
         if unknown := [name for name in names if name not in found]:
             raise Unsupported(f"{self._variable('attention')}: no {unknown[0]!r}; there are: {', '.join(found)}")
         return tuple(found[name] for name in names)
+
+    def attention_timer(self) -> Timer | None:
+        """A stream's clock; None if the operator has named providers, whose order then decides."""
+        if os.environ.get(self._variable("attention"), ""):
+            return None
+        queue = StreamQueue(self.runtime, self.device, self.translated, self._graph(), TorchSampler(self.precision))
+        return StreamTimer(queue)
+
+    def attention_versions(self, providers: Sequence[AttentionProvider]) -> tuple[str, ...]:
+        """The device, its driver, and the versions of ourselves, torch, Triton and the vendors' libraries."""
+        graphs = self._graph()
+        return (
+            self.runtime.get_device_name(self.device),
+            self.driver(),
+            f"tgi-core {version('tgi-core')}, torch {torch.__version__}, triton {build_of('triton')}",
+            graphs if isinstance(graphs, str) else "graphs",
+            *(f"{each.name} {build_of(each.module) if isinstance(each, VendorAttention) else ''}" for each in providers),
+        )
+
+    def driver(self) -> str:
+        """The version of the device's driver; empty if it cannot be told."""
+        return ""
 
     @abstractmethod
     def graph(self) -> NewGraph | str:

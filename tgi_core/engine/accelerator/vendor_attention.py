@@ -8,7 +8,9 @@ releases of these libraries silently gave wrong numbers.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,6 +136,19 @@ class VendorAttention(ABC):
     @abstractmethod
     def rows(self, query: Tensor, cache: LayerCache, step: StepMetadata, parameters: AttentionParameters) -> Tensor:
         """query [tokens, heads, width] → the same shape."""
+
+
+def build_of(module: str) -> str:
+    """What tells one installed build of a module's package from another: the time and size of its first file. Empty if there is none.
+
+    Unlike a version, it also changes with a build from sources; and finding a module's version reads the records of all packages.
+    """
+    try:
+        found = importlib.util.find_spec(module.partition(".")[0])
+        status = os.stat(found.origin or "") if found is not None else None
+    except (OSError, ValueError):
+        return ""
+    return "" if status is None else f"{status.st_mtime_ns} {status.st_size}"
 
 
 def window_of(parameters: AttentionParameters) -> tuple[int, int]:

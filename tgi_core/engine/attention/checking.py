@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -77,13 +77,7 @@ def disagreement(
     scales = CacheScales() if case.cache_dtype is None else SCALES
     for asked in layers:
         layer = replace(asked, shape=replace(asked.shape, scales=scales))
-        kind = (
-            layer.shape,
-            layer.heads,
-            replace(layer.parameters, sinks=None, bias=None, selected=None),
-            *_has(layer.parameters),
-        )
-        if kind in seen:
+        if (kind := kind_of(layer)) in seen:
             continue
         seen.add(kind)
         difference = _difference(provider, layer, dtype, device, case)
@@ -100,22 +94,25 @@ def _difference(provider: Attention, layer: AttentionLayer, dtype: torch.dtype, 
     expected_cache = reference.new_layer(layer.shape, case.blocks, case.block_size, torch.float32, _CPU)
     expected_parameters = _on_host(layer.parameters)
     differences = []
-    for row_inputs in (_row_inputs(case, past=True), _row_inputs(case, past=False)):
-        tokens = sum(row_input.take for row_input in row_inputs)
+    for rows in (row_inputs(case, past=True), row_inputs(case, past=False)):
+        tokens = sum(row_input.take for row_input in rows)
         # times their scales, a power of two, keys and values are stored as they are drawn
         factors = (1 / layer.shape.scales.key, layer.shape.scales.key, layer.shape.scales.value)
         drawn = [
             torch.randn(heads, tokens, width, generator=generator).to(dtype) * factor
-            for (heads, width), factor in zip(_operands(layer), factors, strict=True)
+            for (heads, width), factor in zip(operands(layer), factors, strict=True)
         ]
-        found = _run(provider, cache, row_inputs, [x.to(device) for x in drawn], layer.parameters, case.block_size)
-        expected = _run(reference, expected_cache, row_inputs, [x.float() for x in drawn], expected_parameters, case.block_size)
+        found = _run(provider, cache, rows, [x.to(device) for x in drawn], layer.parameters, case.block_size)
+        expected = _run(reference, expected_cache, rows, [x.float() for x in drawn], expected_parameters, case.block_size)
         differences.append(float((found.float().cpu() - expected).norm() / expected.norm()))
     return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
-def _has(parameters: AttentionParameters) -> tuple[bool, bool]:
-    return parameters.sinks is not None, parameters.bias is not None
+def kind_of(layer: AttentionLayer) -> Hashable:
+    """What layers have in common that are computed alike: everything but the numbers in their parameters' tensors."""
+    asked = layer.parameters
+    plain = replace(asked, sinks=None, bias=None, selected=None)
+    return layer.shape, layer.heads, plain, asked.sinks is not None, asked.bias is not None
 
 
 def _on_host(parameters: AttentionParameters) -> AttentionParameters:
@@ -127,14 +124,14 @@ def _on_host(parameters: AttentionParameters) -> AttentionParameters:
 def _run(
     provider: Attention,
     cache: PagedLayer,
-    row_inputs: list[RowInput],
+    rows: list[RowInput],
     drawn: list[Tensor],
     parameters: AttentionParameters,
     block_size: int,
 ) -> Tensor:
     """One layer of one step, as a runner does it."""
     query, key, value = drawn
-    step = build(row_inputs, block_size, query.device)
+    step = build(rows, block_size, query.device)
     if step.begun is not None:
         cache.zero_blocks(step.begun)
     cache.write(step.slots, key, value)
@@ -153,20 +150,20 @@ def _poisoned(new_layer: NewLayer, shape: LayerShape, dtype: torch.dtype, device
     return cache
 
 
-def _operands(layer: AttentionLayer) -> tuple[tuple[int, int], ...]:
+def operands(layer: AttentionLayer) -> tuple[tuple[int, int], ...]:
     """Heads and width of queries, keys and values."""
     shape = layer.shape
     return (layer.heads, shape.key_width), (shape.kv_heads, shape.key_width), (shape.kv_heads, shape.value_width)
 
 
-def _row_inputs(case: Case, past: bool) -> list[RowInput]:
+def row_inputs(case: Case, past: bool) -> list[RowInput]:
     """The step that runs the rows' past positions, or the one that runs their own tokens."""
-    row_inputs = []
+    inputs = []
     for place, (start, take) in enumerate(case.rows):
         first, count = (0, start) if past else (start, take)
         if count:
             tokens = [0] * (first + count)
             table = [1 + place * case.row_blocks + i for i in range(case.row_blocks)]
             request = Request(place + 1, tuple(tokens), len(tokens), 0, (tuple(table),), 1)
-            row_inputs.append(RowInput(RowState(request, tokens, first, (table,)), first, count, True))
-    return row_inputs
+            inputs.append(RowInput(RowState(request, tokens, first, (table,)), first, count, True))
+    return inputs

@@ -52,12 +52,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class TileRow:
-    """The tile for a phase, for elements of up to `itemsize` bytes and heads of up to `width` elements."""
+    """The tile for a phase, for elements of up to `itemsize` bytes and heads of up to `width` elements, from a version of Triton on: the
+    same tile takes more registers in some versions than in others."""
 
     phase: Phase
     itemsize: int
     width: int
     tile: Tile
+    since: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class TileTable:
 
     def choose(self, phase: Phase, itemsize: int, width: int) -> Tile:
         """The tile for queries of `itemsize` bytes an element and heads of `width`. Raises LookupError when none fits."""
-        for row in self.rows:
+        for row in self.rows_in_use():
             if row.phase is phase and itemsize <= row.itemsize and width <= row.width:
                 return row.tile
         raise LookupError(f"no {phase.value} tile for heads of {width} elements of {itemsize} bytes on {self.chip}")
@@ -83,8 +85,28 @@ class TileTable:
     def serves(self, itemsize: int, width: int) -> bool:
         """Whether there is a tile for every phase."""
         return all(
-            any(row.phase is phase and itemsize <= row.itemsize and width <= row.width for row in self.rows) for phase in Phase
+            any(row.phase is phase and itemsize <= row.itemsize and width <= row.width for row in self.rows_in_use())
+            for phase in Phase
         )
+
+    def rows_in_use(self) -> tuple[TileRow, ...]:
+        """The rows for the installed Triton: of those for the same elements, the first."""
+        found: dict[tuple[Phase, int, int], TileRow] = {}
+        for row in self.rows:
+            if row.since <= triton_version():
+                found.setdefault((row.phase, row.itemsize, row.width), row)
+        return tuple(found.values())
+
+
+@lru_cache(maxsize=1)
+def triton_version() -> tuple[int, int]:
+    """(major, minor) of the installed Triton; (0, 0) if there is none."""
+    try:
+        import triton
+    except ImportError:
+        return 0, 0
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def table_of(tables: Sequence[TileTable], chip: str) -> TileTable:
