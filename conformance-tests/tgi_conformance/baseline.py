@@ -8,7 +8,7 @@ import itertools
 from dataclasses import replace
 from functools import cached_property
 
-from tgi_conformance.golden import Golden, adapted_golden
+from tgi_conformance.golden import Golden, adapted_golden, image_names
 from tgi_conformance.masks import ALTERNATING, PHASES, phase
 from tgi_conformance.oracle import left_behind
 from tgi_conformance.sessions import Sessions, SessionSpec
@@ -21,6 +21,7 @@ from tgi_core.backend import (
     Capacity,
     Feature,
     Grant,
+    InvalidModel,
     OutputOptions,
     Request,
     Row,
@@ -29,8 +30,8 @@ from tgi_core.backend import (
 )
 from tgi_core.backend.session import Session
 
-Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str | None]
-"""Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter."""
+Key = tuple[tuple[int, ...], int, Sampling, OutputOptions, bool, int | None, str | None, tuple[bytes, ...]]
+"""Tokens, prompt length, sampling, wants, masked, the phase of its masks, adapter, media."""
 
 _ROUNDS = itertools.count(2_000_000 // PHASES)
 """Ids of requests that run alone: PHASES ids per round, above those that scenarios use, since both may run in one session."""
@@ -88,6 +89,18 @@ class Alone:
             return None
 
     @cached_property
+    def seeing(self) -> tuple[str, ...]:
+        """The golden checkpoints whose sessions declare that they take images. Raises Occupied."""
+        found = []
+        for name in image_names(self._target.device_kind):
+            try:
+                with self.sessions.lending(self._target, SessionSpec(Golden.load(name).model, self._target.dtype)) as lent:
+                    found += [name] if Feature.MEDIA in lent.capabilities.features else []
+            except (InvalidModel, Unsupported):
+                continue
+        return tuple(found)
+
+    @cached_property
     def breakable(self) -> bool:
         """Whether the suite can make a step fail: by a mask source that raises, or by the session's own way. Raises Occupied."""
         target = self._target
@@ -99,7 +112,7 @@ class Alone:
         shift = phase(self._wanted.masks, request.id) if request.masked else None
         return (
             *(request.tokens, request.prompt_len, request.sampling, request.want, request.masked),
-            *(shift, request.adapter),
+            *(shift, request.adapter, request.media),
         )
 
     def rows(self, request: Request, count: int) -> list[Row]:

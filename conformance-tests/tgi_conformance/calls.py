@@ -7,9 +7,11 @@ issued.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from tgi_core.backend import Grant, OutputOptions, Request, Sampling
 
@@ -58,11 +60,25 @@ class Clear:
     batch: Ref | None
 
 
-Call: TypeAlias = Prefill | Decode | Read | Filter | Clear
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Encode an image ahead of its request: not a verb, and nothing depends on it."""
+
+    item: bytes
+
+
+Call: TypeAlias = Prefill | Decode | Read | Filter | Clear | Encode
 Trace: TypeAlias = list[tuple[Ref, Call]]
 """Calls with their numbers; a shortened trace has gaps."""
 
-_KINDS: dict[str, type[Call]] = {"prefill": Prefill, "decode": Decode, "rows": Read, "filter": Filter, "clear": Clear}
+_KINDS: dict[str, type[Call]] = {
+    "prefill": Prefill,
+    "decode": Decode,
+    "rows": Read,
+    "filter": Filter,
+    "clear": Clear,
+    "encode": Encode,
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -80,6 +96,8 @@ def references(call: Call) -> tuple[Ref, ...]:
             named = call.batches
         case Read():
             named = (call.step,)
+        case Encode():
+            named = ()
         case _:
             named = (call.batch,)
     return tuple(ref for ref in named if ref is not None and ref > 0)
@@ -98,6 +116,8 @@ def moved(call: Call, now: Callable[[Ref], Ref]) -> Call:
             return replace(call, batch=now(call.batch))
         case Clear():
             return call if call.batch is None else replace(call, batch=now(call.batch))
+        case Encode():
+            return call
 
 
 def renumbered(trace: Trace) -> Trace:
@@ -108,7 +128,13 @@ def renumbered(trace: Trace) -> Trace:
 
 def encode(number: Ref, call: Call) -> dict[str, Any]:
     """Return a call as a JSON object."""
-    return {"call": number, "verb": verb(call)} | asdict(call)
+    fields = asdict(call)
+    if isinstance(call, Prefill):
+        for request in fields["batch"]:
+            request["media"] = [b64encode(item).decode() for item in request["media"]]
+    if isinstance(call, Encode):
+        fields["item"] = b64encode(call.item).decode()
+    return {"call": number, "verb": verb(call)} | fields
 
 
 def decode(value: dict[str, Any]) -> tuple[Ref, Call]:
@@ -119,6 +145,8 @@ def decode(value: dict[str, Any]) -> tuple[Ref, Call]:
         fields["batch"] = tuple(_request(item) for item in fields["batch"])
     if "grants" in fields:
         fields["grants"] = tuple(_grant(item) for item in fields["grants"])
+    if kind is Encode:
+        fields["item"] = b64decode(fields["item"], validate=True)
     for name in ("batches", "keep"):
         if name in fields:
             fields[name] = tuple(map(int, fields[name]))
@@ -142,7 +170,7 @@ def _request(value: dict[str, Any]) -> Request:
         "blocks": _tables(value["blocks"]),
         "sampling": Sampling(**sampling),
         "want": OutputOptions(**value["want"]),
-        "media": tuple(str(item).encode() for item in value["media"]),
+        "media": tuple(b64decode(item, validate=True) for item in value["media"]),
     }
     return Request(**fields)
 
@@ -160,6 +188,8 @@ def sentence(number: Ref, call: Call) -> str:
             text = f"rows of step {_name(call.step)}"
         case Filter():
             text = f"filter {_name(call.batch)} to rows {list(call.keep)}"
+        case Encode():
+            text = f"encode an image, {_image(call.item)}"
         case Clear():
             text = f"clear {'everything' if call.batch is None else _name(call.batch)}"
     return f"#{number} {text}"
@@ -177,9 +207,14 @@ def _row(request: Request) -> str:
         "want": request.want if request.want != OutputOptions(logprobs=False) else None,
         "masked": request.masked or None,
         "adapter": request.adapter,
+        "media": f"[{', '.join(map(_image, request.media))}]" if request.media else None,
     }
     extra = "".join(f" {name}={value}" for name, value in unusual.items() if value is not None)
     return f"row {request.id} (tokens {list(request.tokens)}, blocks {[list(table) for table in request.blocks]}{extra})"
+
+
+def _image(item: bytes) -> str:
+    return f"{crc32(item):08x} ({len(item)} bytes)"
 
 
 def _grants(grants: tuple[Grant, ...]) -> str:

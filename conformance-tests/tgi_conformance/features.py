@@ -62,6 +62,11 @@ def _adapts(scene: Scene) -> bool:
     return any(found is not None and Feature.LORA in found.features for found in declared)
 
 
+def _sees(scene: Scene) -> bool:
+    """Return whether any session declares media: that of the usual model, or of a golden checkpoint that sees images."""
+    return Feature.MEDIA in scene.declared[0].features or bool(scene.seeing)
+
+
 def _drafts(scene: Scene) -> bool:
     return Feature.SPECULATION in scene.declared[0].features or scene.declared[1].draft > 0
 
@@ -220,7 +225,7 @@ EXTENSIONS: dict[str, Extension] = {
             "a promise, not something a request asks for",
         ),
         Extension("lora", "adapters", _adapts, _refused(lambda s, r: replace(r, adapter="an-adapter"))),
-        Extension("media", "images in the prompt", _flag(Feature.MEDIA), _refused(lambda s, r: replace(r, media=(b"picture",)))),
+        Extension("media", "images in the prompt", _sees, _refused(lambda s, r: replace(r, media=(b"picture",)))),
         Extension("speculation", "drafts", _drafts, _no_drafts),
         Extension("tensor_parallel", "several ranks share a model", _flag(Feature.TENSOR_PARALLEL), _no_ranks),
     )

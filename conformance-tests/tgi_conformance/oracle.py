@@ -8,9 +8,10 @@ call breaks several rules at once, any of their errors is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Filter, Prefill, Read, Ref
+from tgi_conformance.calls import NOTHING, Call, Clear, Decode, Encode, Filter, Prefill, Read, Ref
+from tgi_conformance.image_rules import ImageRules
 from tgi_conformance.rules import broken_draft_rules, broken_rules
 from tgi_core.backend import (
     BackendError,
@@ -80,12 +81,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a call must do: raise one of `errors`, or succeed if there are none; its step then runs `parts`."""
+    """What a call must do: raise one of `errors`, or succeed if there are none; its step then runs `parts`. An error about images must name
+    one of the requests that it `blames`, if there are any: it is theirs alone."""
 
     errors: tuple[Why, ...] = ()
     parts: tuple[Part, ...] = ()
     rows: tuple[OracleRow, ...] = ()
     count: int = 0
+    blames: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ class Oracle:
 
     capabilities: Capabilities
     capacity: Capacity
+    images: ImageRules | None = None
+    """None if the session takes no images, or the suite does not know its model."""
     batches: dict[Ref, list[OracleRow]] = field(default_factory=dict)
     """Live batches by the call that returned their handle."""
     steps: dict[Ref, tuple[Part, ...]] = field(default_factory=dict)
@@ -115,15 +120,18 @@ class Oracle:
         """Return what the contract says a call must do in the current state."""
         match call:
             case Prefill():
-                return self._prefill(call)
+                return self._blaming(call, self._prefill(call))
             case Decode():
-                return self._decode(call)
+                return self._blaming(call, self._decode(call))
             case Read():
                 return self._read(call)
             case Filter():
                 return self._filter(call)
             case Clear():
                 return self._clear(call)
+            case Encode():
+                why = "" if self.images is None else self.images.unfit(call.item)
+                return Expected(((InvalidRequest, why),) if why else ())
 
     def accept(self, number: Ref, call: Call, expected: Expected, made: Mapping[int, int] | None = None) -> None:
         """Record that a call succeeded. `made` says how many tokens each row of a step that was read has made."""
@@ -263,6 +271,23 @@ class Oracle:
         rows = self.rows if call.batch is None else self._named([call.batch], errors)
         return Expected(tuple(errors), count=len(rows))
 
+    def _blaming(self, call: Prefill | Decode, expected: Expected) -> Expected:
+        """Add the errors of requests whose images do not fit, or are cut by this step."""
+        if self.images is None:
+            return expected
+        reached = [(row.request, row.done + grant.take) for grant in call.grants for row in self.rows if _granted(grant, row)]
+        broken: dict[int, str] = {}
+        if isinstance(call, Prefill):
+            reached += [(request, request.cached + request.take) for request in call.batch]
+            broken = {request.id: why for request in call.batch if (why := self.images.unfit_request(request))}
+        for request, end in reached:
+            if request.id not in broken and self.images.uncut(request, end) != end:
+                broken[request.id] = "a step ends inside an image, whose tokens see each other"
+        if not broken:
+            return expected
+        errors = tuple((InvalidRequest, f"request {id}: {why}") for id, why in broken.items())
+        return replace(expected, errors=(*expected.errors, *errors), blames=frozenset(broken))
+
     def _named(self, refs: Iterable[Ref], errors: list[Why]) -> list[OracleRow]:
         rows: list[OracleRow] = []
         for ref in refs:
@@ -362,6 +387,11 @@ class Oracle:
     def _drop(rows: Iterable[OracleRow]) -> None:
         for row in rows:
             row.live = False
+
+
+def _granted(grant: Grant, row: OracleRow) -> bool:
+    """Return whether a grant lets a row run."""
+    return grant.request_id == row.request.id and grant.take > 0
 
 
 def _cuts_a_prompt(call: Prefill) -> bool:

@@ -15,6 +15,7 @@ from tgi_core.backend import (
     Grant,
     InvalidRequest,
     Request,
+    Row,
     Sampling,
     Unsupported,
 )
@@ -70,6 +71,18 @@ def broken_draft_rules(
         yield InvalidRequest, f"row {id} takes {grant.take}, which is not 1 more than its {count} drafts"
     if any(token < 0 or token >= vocab for token in grant.drafts):
         yield InvalidRequest, f"row {id} has a draft outside 0…{vocab - 1}"
+
+
+def broken_proposals(row: Row, capabilities: Capabilities, capacity: Capacity) -> Iterator[str]:
+    """Yield why a row's proposals could not be granted as drafts of the next step."""
+    count = len(row.proposed)
+    if count > min(capabilities.proposals, capacity.draft):
+        yield f"{count} tokens: the session declares {capabilities.proposals} proposals and promises {capacity.draft} drafts"
+    for token in row.proposed:
+        if not 0 <= token < capabilities.vocab_size:
+            yield f"token {token} of a vocabulary of {capabilities.vocab_size}"
+    if row.fault is not None or not row.tokens:
+        yield f"tokens: {'it has failed' if row.fault is not None else 'it has made no token that they could follow'}"
 
 
 def _ranges(request: Request, capabilities: Capabilities, capacity: Capacity) -> Iterator[tuple[bool, str]]:

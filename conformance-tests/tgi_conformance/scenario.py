@@ -108,6 +108,11 @@ class Scene:
         """What a session opened with the golden adapters declares, or None if they are refused."""
         return self.aside(lambda: self.alone.adapted)
 
+    @property
+    def seeing(self) -> tuple[str, ...]:
+        """The golden checkpoints whose sessions take images."""
+        return self.aside(lambda: self.alone.seeing)
+
     def aside(self, ask: Callable[[], _T]) -> _T:
         """Call `ask`; if the device has no room, put the current session aside for that time."""
         try:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tgi_conformance.baseline import Alone
-from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
+from tgi_conformance.calls import Call, Clear, Decode, Encode, Filter, Prefill, Read, Ref, Trace, references, sentence, verb
 from tgi_conformance.golden import Golden
+from tgi_conformance.image_rules import ImageRules
 from tgi_conformance.judge import RowJudge, Yardstick
 from tgi_conformance.masks import AFTER, BREAKING, DOOMED, LOSING, Masks
 from tgi_conformance.oracle import Expected, Oracle
 from tgi_conformance.origin import raised_at
+from tgi_conformance.rules import broken_proposals
 from tgi_conformance.session_setup import Setup
 from tgi_conformance.sessions import Breaker, LentSession, Occupied, SessionSpec
 from tgi_conformance.situations import reached
@@ -32,6 +34,7 @@ from tgi_core.backend import (
     DeviceLost,
     Feature,
     Handle,
+    InvalidRequest,
     OutOfMemory,
     Row,
     Rows,
@@ -86,7 +89,8 @@ class SessionDriver:
         yardstick: Yardstick = alone_in if golden is None or setup.alone else golden
         judge = RowJudge(yardstick, target.dtype, setup.masks, bits=setup.bits)
         counts = Counter() if situations is None else situations
-        oracle = Oracle(lent.capabilities, lent.capacity)
+        images = None if golden is None else ImageRules.of(golden, lent.capabilities)
+        oracle = Oracle(lent.capabilities, lent.capacity, images)
         return cls(setup, oracle, judge, counts, alone, fresh, target, wanted, lent, used=lent.uses > 1)
 
     @property
@@ -268,6 +272,8 @@ class SessionDriver:
                 return self.session.filter(self._handle(call.batch), call.keep)
             case Clear():
                 return self.session.clear(None if call.batch is None else self._handle(call.batch))
+            case Encode():
+                return self.session.encode(call.item)
 
     def _handle(self, ref: Ref) -> Handle:
         return EMPTY if ref == 0 else self.handles.get(ref, Handle(_STRANGER))
@@ -292,6 +298,10 @@ class SessionDriver:
             raise Violation(
                 "refusal", f"{text} raised {name}: {error}; it must raise {kinds}: {expected.errors[0][1]}"
             ) from error
+        if expected.blames and isinstance(error, InvalidRequest) and not expected.blames.intersection(error.request_ids):
+            named = f"names {list(error.request_ids)}" if error.request_ids else "names none"
+            why = f"the requests that it is about are {sorted(expected.blames)}, and it {named}: others would fail with them"
+            raise Violation("refusal", f"{text} raised {name}: {error}; {why}") from error
         if "\n" in str(error) or not str(error):
             raise Violation("message", f"{text}: the message of its {name} is not one line: {str(error)!r}") from error
         self.situations[f"{verb(call)} refused"] += 1
@@ -346,24 +356,12 @@ class SessionDriver:
                 kept = len(row.tokens) == 1 + row.drafted
                 self.situations["all drafts of a row are kept" if kept else "a draft is rejected"] += 1
             if row.proposed:
-                self._check_proposals(row)
+                for why in broken_proposals(row, self.oracle.capabilities, self.capacity):
+                    raise Violation("proposals", f"row {row.request_id} proposes {why}")
                 self.situations["a row proposes tokens"] += 1
         self._asked_for_masks(expected)  # a source that received wrong tokens allows others: then that is the mistake
         if wrong is not None:
             raise wrong
-
-    def _check_proposals(self, row: Row) -> None:
-        """Check that a row's proposals could be granted as drafts of the next step."""
-        id, count, declared = row.request_id, len(row.proposed), self.oracle.capabilities
-        if count > min(declared.proposals, self.capacity.draft):
-            limits = f"the session declares {declared.proposals} proposals and promises {self.capacity.draft} drafts"
-            raise Violation("proposals", f"row {id} proposes {count} tokens: {limits}")
-        for token in row.proposed:
-            if not 0 <= token < declared.vocab_size:
-                raise Violation("proposals", f"row {id} proposes token {token} of a vocabulary of {declared.vocab_size}")
-        if row.fault is not None or not row.tokens:
-            why = "it has failed" if row.fault is not None else "it has made no token that they could follow"
-            raise Violation("proposals", f"row {id} proposes tokens: {why}")
 
     def _asked_for_masks(self, expected: Expected) -> None:
         """Check that the mask source received every token but the newest, and no others, from one thread at a time."""

@@ -18,6 +18,7 @@ def reached(oracle: Oracle, call: Call, expected: Expected) -> list[str]:
                 "rows join a batch": call.cached != 0,
                 "rows join beside drafts": True in drafting,
                 "a prefix is reused": any(request.cached for request in call.batch),
+                "a prompt has images": any(request.media for request in call.batch),
                 "a prompt begins in part": any(request.cached + request.take < len(request.tokens) for request in call.batch),
                 "several requests start together": len(call.batch) > 1,
                 "several rows share a step": len(expected.parts) > 1,

@@ -52,10 +52,11 @@ def test_every_feature_has_a_clause() -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_no_false_alarm(name: str) -> None:
-    """What is unusual and legal passes every clause, or is UNSUPPORTED where it declares less."""
+    """What is unusual and legal passes every clause, or is UNSUPPORTED where it declares less. Those that see images are usual without."""
     target = TWINS[name].target()
     alone = Alone(target)
     clauses = [clause for clause in CLAUSES if clause.level in (Level.L1, Level.L2, Level.L3)]
+    clauses = [clause for clause in clauses if clause.topic == "media" or not name.endswith("images")]
     found = {clause.id: run_clause(clause, target, alone, effort=0.4) for clause in clauses}
     alone.close()
     wrong = {id: result.message for id, result in found.items() if result.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED)}

@@ -278,8 +278,17 @@ def test_images_with_nothing_between(opened: Opened) -> None:
     assert run.tokens[1] == opened.alone("No picture at all")[: len(run.tokens[1])]
 
 
+def test_a_damaged_image_of_a_later_chunk(opened: Opened) -> None:
+    """It is refused with its request, not in the step that needs it, though its header is sound."""
+    ids, (item, _) = opened.made["Two of them: <image> and <image>, said he"]
+    run = opened.schedule()
+    with pytest.raises(InvalidRequest, match="damaged"):
+        run.step(replace(run.request(1, ids, len(ids) if opened.whole_prompts else 1), media=(item, item[:-8])))
+
+
 def test_a_step_that_cuts_an_image(opened: Opened) -> None:
-    """It fails if the image's tokens see each other; a core that obeys `whole_images` and `whole_prompts` launches none."""
+    """If the image's tokens see each other, it is refused as it is launched; a core that obeys `whole_images` and `whole_prompts` launches
+    none."""
     run = opened.schedule()
     ids, _ = opened.made["<image> first"]
     inside = ids.index(opened.processor.placeholder_id) + 2
@@ -288,6 +297,11 @@ def test_a_step_that_cuts_an_image(opened: Opened) -> None:
             run.step(opened.request(run, 1, "<image> first", inside))
     else:
         run.step(opened.request(run, 1, "<image> first", inside))
+    if opened.whole_images:
+        run.step(opened.request(run, 2, "<image> first", 1))
+        with pytest.raises(InvalidRequest, match="request 2: a step cuts an image"):
+            run.step(grants=(Grant(2, inside - 1),))
+        run.step(grants=(Grant(2, len(ids) - 1),))
 
 
 @pytest.mark.parametrize(("family", "reason"), [("llava", ""), ("gemma3", "tokens of its images see each other")])

@@ -197,10 +197,10 @@ class Capabilities:
 
     `block_sizes` are the sizes that a plan may request; the first is the default if the cache is measured in blocks. Empty: warm-up
     decides, a block holds a whole row, and the plan's `block_size` is ignored. `adapters` are the names of the loaded adapters,
-    empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the most
-    tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator. `whole_images` (since 1.8): tokens of an image see each
-    other, so the core never lets a step end between two of them. `whole_prompts` (since 1.9): the same of the first `Request.prompt_len`
-    tokens of a row; those that follow see what precedes them.
+    empty without Feature.LORA. `cache_dtype` and `quantize` are the requested ones if the session supports them. `proposals` is the
+    most tokens that a row proposes in a step (`Row.proposed`), 0 without a speculator. `whole_images` (since 1.8): tokens of an
+    image see each other, so the core never lets a step end between two of them, and a session refuses such a step. `whole_prompts`
+    (since 1.9): the same of the first `Request.prompt_len` tokens of a row; those that follow see what precedes them.
     """
 
     features: frozenset[Feature]
@@ -333,6 +333,7 @@ class Request:
 
     `media` has an item per image, in the order of the prompt: a safetensors file with what the model's processor makes of the image, by the
     names of the arguments of the model's `forward`. Its metadata `tokens` is the number of the image's placeholder tokens in the prompt.
+    Items that are damaged or do not match the prompt are an InvalidRequest of `prefill` that names the request.
     """
 
     id: int

@@ -28,7 +28,7 @@ from tgi_core.backend import (
     WarmupPlan,
     hookimpl,
 )
-from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput
+from tgi_core.backend.batch_tracker import BatchTracker, LaunchedStep, RowInput, RowState
 from tgi_core.backend.sampling_checks import check_sampling
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.runner import Runner, SeesWholePrompts, TakesImages
@@ -70,6 +70,8 @@ class BaseSession(ABC):
         self._tracker: BatchTracker | None = None
         self._outcomes: dict[int, Rows | BackendError] = {}
         self._failed: set[int] = set()
+        self._uncut: dict[int, RowState] = {}
+        """By id, rows with images whose prompts go on, if images run whole."""
         self._steps = 0
 
     def declare(self, **fields: Any) -> None:
@@ -89,12 +91,14 @@ class BaseSession(ABC):
             check_sampling(request)
             if request.media and isinstance(self._runner, TakesImages):
                 self._runner.admit_images(request)
-        return self._launch(self._open_tracker.prefill(batch, cached, grants))
+        self._check_images(grants)
+        return self._launch(self._with_images(self._open_tracker.prefill(batch, cached, grants)))
 
     @hookimpl
     def decode(self, batches: tuple[Handle, ...], grants: tuple[Grant, ...]) -> Step:
         """Continue live batches, merged into one."""
         self._make_ready()
+        self._check_images(grants)
         return self._launch(self._open_tracker.decode(batches, grants))
 
     @hookimpl
@@ -137,6 +141,23 @@ class BaseSession(ABC):
         if self._tracker is None:
             raise InvalidRequest("the session is not warmed up, or closed")
         return self._tracker
+
+    def _check_images(self, grants: tuple[Grant, ...]) -> None:
+        """Raises InvalidRequest for a grant with which a row's step would end inside an image that runs whole."""
+        for grant in grants if self._uncut else ():
+            row = self._uncut.get(grant.request_id)
+            if row is not None and grant.take and isinstance(self._runner, TakesImages):
+                self._runner.check_images(row.request, row.computed + grant.take)
+
+    def _with_images(self, launch: LaunchedStep) -> LaunchedStep:
+        """Keep the new rows whose images must not be cut by later steps."""
+        if self._capabilities.whole_images:
+            rows = [*self._uncut.values(), *(row_input.row for row_input in launch.row_inputs)]
+            live = self._open_tracker.live_ids
+            self._uncut = {
+                row.request.id: row for row in rows if row.request.media and row.prompt_left and row.request.id in live
+            }
+        return launch
 
     def _check_plan(self, plan: WarmupPlan) -> None:
         """Raises InvalidRequest on a second warmup or an impossible plan."""

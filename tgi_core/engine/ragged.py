@@ -88,6 +88,11 @@ class RaggedRunner(PagedRunner):
         if self.images is not None:
             self.images.admit(request)
 
+    def check_images(self, request: Request, end: int) -> None:
+        """See `TakesImages`."""
+        if self.images is not None:
+            self.images.check(request, end)
+
     def encode_image(self, item: bytes) -> None:
         """See `TakesImages`."""
         if self.images is not None:

@@ -168,6 +168,9 @@ class PromptImages(Protocol):
     def admit(self, request: Request) -> None:
         """See `TakesImages.admit_images`."""
 
+    def check(self, request: Request, end: int) -> None:
+        """See `TakesImages.check_images`."""
+
     def encode(self, item: bytes) -> None:
         """See `TakesImages.encode_image`."""
 
@@ -190,8 +193,11 @@ class TakesImages(Protocol):
         """See `Capabilities`."""
 
     def admit_images(self, request: Request) -> None:
-        """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the prompt:
-        in a step, that would fail other rows."""
+        """Compute the embeddings that a new request needs of its images. Raises InvalidRequest if they don't fit the model or the
+        prompt, are damaged, or are cut by its first step: in a step, that would fail other rows."""
+
+    def check_images(self, request: Request, end: int) -> None:
+        """Raises InvalidRequest if a step that ends at this position of a row would cut an image that runs whole."""
 
     def encode_image(self, item: bytes) -> None:
         """Compute the embeddings of an image ahead; see `SessionSpec.encode`. Raises InvalidRequest."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from tgi_conformance.baseline import Alone
-from tgi_conformance.calls import Call, Clear, Decode, Filter, Prefill, Read, Ref, Trace, sentence
+from tgi_conformance.calls import Call, Clear, Decode, Encode, Filter, Prefill, Read, Ref, Trace, sentence
 from tgi_conformance.generated.improvising import improvise
 from tgi_conformance.golden import Golden, adapted_golden, default_model
 from tgi_conformance.judge import TOLERANCE, RowJudge
@@ -148,6 +148,8 @@ def _issue(session: Session, call: Call, handles: Mapping[Ref, Handle], steps: M
             return session.decode(tuple(map(handle, call.batches)), call.grants)
         case Read():
             return session.rows(steps.get(call.step, Step(_STRANGER, Handle(_STRANGER))))
+        case Encode():
+            return session.encode(call.item)
         case Filter():
             return session.filter(handle(call.batch), call.keep)
         case Clear():

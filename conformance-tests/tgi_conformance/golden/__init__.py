@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,10 +18,14 @@ from tgi_core.backend import Adapter, OutputOptions, Request, Row, Sampling, Top
 HERE = Path(__file__).parent / "models"
 TOY = "toy"
 """The checkpoint for device kind "none"; the others are real models."""
+TOY_IMAGES = "toy-images"
+"""The same of those that see images."""
 
 TRANSCRIPT = "golden.json"
 ADAPTERS = "adapters"
 """Subfolder of a checkpoint with its LoRA adapters, one folder each."""
+IMAGES = "images"
+"""Subfolder of a checkpoint that sees images, with items of `Request.media`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,10 @@ class Case:
     masked: bool = False
     """Whether the suite's ALTERNATING masks apply."""
     adapter: str | None = None
+    media: tuple[bytes, ...] = ()
+
+
+Key = tuple[tuple[int, ...], Sampling, bool, str | None, tuple[bytes, ...]]
 
 
 @dataclass(slots=True)
@@ -49,7 +58,11 @@ class Golden:
     eos: int
     """The end-of-text token in config.json; some transcript goes on past it."""
     adapters: tuple[Adapter, ...] = ()
-    _by_key: dict[tuple[tuple[int, ...], Sampling, bool, str | None], Case] = field(default_factory=dict)
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Items of `Request.media` by name."""
+    placeholder: int | None = None
+    """The token that stands for one of an image's embeddings; None for a model of text alone."""
+    _by_key: dict[Key, Case] = field(default_factory=dict)
 
     @classmethod
     @cache
@@ -58,12 +71,13 @@ class Golden:
         folder = HERE / name
         try:
             value = json.loads((folder / TRANSCRIPT).read_text(encoding="utf-8"))
-            cases = tuple(map(_case, value["cases"]))
+            images = {path.stem: path.read_bytes() for path in sorted((folder / IMAGES).glob("*"))}
+            cases = tuple(_case(each, images) for each in value["cases"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SuiteFault(f"the yardstick is broken, not the backend: {folder / TRANSCRIPT}: {error}") from error
         adapters = tuple(Adapter(path.name, str(path)) for path in sorted((folder / ADAPTERS).glob("*")) if path.is_dir())
-        by_key = {(case.prompt, case.sampling, case.masked, case.adapter): case for case in cases}
-        return cls(name, folder, cases, value["eos"], adapters, by_key)
+        by_key = {(case.prompt, case.sampling, case.masked, case.adapter, case.media): case for case in cases}
+        return cls(name, folder, cases, value["eos"], adapters, images, value.get("placeholder"), by_key)
 
     @property
     def where(self) -> str:
@@ -82,7 +96,7 @@ class Golden:
 
     def _case(self, request: Request) -> Case:
         prompt, made = request.tokens[: request.prompt_len], request.tokens[request.prompt_len :]
-        case = self._by_key.get((prompt, request.sampling, request.masked, request.adapter))
+        case = self._by_key.get((prompt, request.sampling, request.masked, request.adapter, request.media))
         if case is None or case.tokens[: len(made)] != made:
             text = f"{len(request.tokens)} tokens that begin with {list(request.tokens[:4])}, sampled as asked for"
             raise SuiteFault(f"the yardstick is broken, not the backend: {self.name} has no golden transcript of {text}")
@@ -101,8 +115,14 @@ def _row(want: OutputOptions, case: Case, index: int, result: int) -> Row:
 
 def names(device_kind: str) -> tuple[str, ...]:
     """Return the names of the checkpoints for a kind of device: the real models, or the toy if there is no device."""
-    real = sorted(path.name for path in HERE.iterdir() if (path / TRANSCRIPT).exists() and path.name != TOY)
-    return (TOY,) if device_kind == "none" else tuple(real)
+    real = sorted(path.name for path in HERE.iterdir() if (path / TRANSCRIPT).exists() and not (path / IMAGES).exists())
+    return (TOY,) if device_kind == "none" else tuple(name for name in real if name != TOY)
+
+
+def image_names(device_kind: str) -> tuple[str, ...]:
+    """Return the names of the checkpoints that see images."""
+    real = sorted(path.name for path in HERE.iterdir() if (path / IMAGES).exists() and path.name != TOY_IMAGES)
+    return (TOY_IMAGES,) if device_kind == "none" else tuple(real)
 
 
 def adapted_golden(device_kind: str) -> str:
@@ -115,7 +135,7 @@ def default_model(device_kind: str) -> Path:
     return HERE / ("toy-large" if device_kind == "none" else "llama")
 
 
-def _case(value: dict[str, Any]) -> Case:
+def _case(value: dict[str, Any], images: Mapping[str, bytes]) -> Case:
     how = dict(value["sampling"])
     how["logit_bias"] = tuple((int(token), float(bias)) for token, bias in how.get("logit_bias", ()))
     return Case(
@@ -128,4 +148,5 @@ def _case(value: dict[str, Any]) -> Case:
         tuple(value["prompt_logprobs"]),
         value.get("masked", False),
         value.get("adapter"),
+        tuple(images[name] for name in value.get("images", ())),
     )

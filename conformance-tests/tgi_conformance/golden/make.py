@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tgi_conformance.golden import ADAPTERS, HERE, TRANSCRIPT, toy
+from tgi_conformance.golden import ADAPTERS, HERE, TRANSCRIPT, image_models, toy
 from tgi_conformance.golden.adapting import TARGETS, make_adapter, write_config
 from tgi_conformance.masks import allows
 from tgi_conformance.reference_sampling import Scores, draw, logprobs, penalized
@@ -250,6 +250,7 @@ def main() -> None:
     make_toys()
     for name in CONFIGS:
         make_real(name)
+    image_models.make()
 
 
 if __name__ == "__main__":

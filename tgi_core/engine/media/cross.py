@@ -205,6 +205,9 @@ class ImagesInLayers:
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
+    def check(self, request: Request, end: int) -> None:
+        """See `TakesImages.check_images`. Its tokens see what precedes them."""
+
     def encode(self, item: bytes) -> None:
         """See `TakesImages.encode_image`."""
         encode(self.tower, item)

@@ -100,8 +100,8 @@ class ImagesInPrompts:
 
     def admit(self, request: Request) -> None:
         """Compute the embeddings that a new request needs in its first step; those of further images are computed in the steps that need
-        them, so that other rows go on in between. Raises InvalidRequest if those images are damaged, any do not match the placeholders, or
-        the model finds no positions for them: that must not fail the step."""
+        them, so that other rows go on in between. Raises InvalidRequest if an image of the first step does not fit the model, any is damaged,
+        does not match the placeholders or is cut, or the model finds no positions for them: that must not fail the step."""
         try:
             prompt = self._prompts.find(request)
             for start, end in prompt.runs:
@@ -111,10 +111,19 @@ class ImagesInPrompts:
             for item, key, positions in prompt.images:
                 if positions[-1] >= request.cached and positions[0] < end:
                     self.tower.embeddings(item, key)
+                else:
+                    self.tower.check(item, key)
             if self.tower.has_axes and request.media:
                 self._find_positions(prompt)
         except ValueError as error:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
+        self.check(request, end)
+
+    def check(self, request: Request, end: int) -> None:
+        """See `TakesImages.check_images`."""
+        if any(first < end < last for first, last in self._prompts.find(request).runs):
+            why = f"request {request.id}: a step cuts an image, whose tokens see each other"
+            raise InvalidRequest(why, request_ids=(request.id,))
 
     def encode(self, item: bytes) -> None:
         """See `TakesImages.encode_image`."""
@@ -197,16 +206,12 @@ class ImagesInPrompts:
             raise InvalidRequest(f"request {request.id}: {error}", request_ids=(request.id,)) from error
 
     def _spans(self, row_input: RowInput) -> tuple[tuple[int, int], ...]:
-        """The runs of images' tokens in a row's part of a step that see each other. Raises InvalidRequest if it ends inside one."""
+        """The runs of images' tokens in a row's part of a step that see each other."""
         start, end = row_input.start, row_input.start + row_input.take
         request = row_input.row.request
         if not request.media or not self.longest_ahead:
             return ()
-        spans = tuple(run for run in self._prompts.find(request).runs if run[0] < end and run[1] > start)
-        if spans and spans[-1][1] > end:
-            why = f"request {request.id}: a step cuts an image, whose tokens see each other"
-            raise InvalidRequest(why, request_ids=(request.id,))
-        return spans
+        return tuple(run for run in self._prompts.find(request).runs if run[0] < end and run[1] > start)
 
     def _read(self, request: Request) -> _Prompt:
         """What is known of a request with images. Raises ValueError if they do not match its placeholders."""

@@ -82,6 +82,11 @@ class VisionTower:
                 found = self._found_or_made(item, key)
         return found
 
+    def check(self, item: bytes, key: bytes) -> None:
+        """Raises ValueError for an item of `Request.media` that is damaged. Whether it fits the model is known once it has run."""
+        if self._look_up(key) is None:
+            ImageFeatures.from_bytes(item)
+
     def embed_beside(self, item: bytes) -> None:
         """Compute the embeddings of an item of `Request.media` for steps to come, beside those that run, in a thread of its own. Raises
         ValueError for damaged features."""
