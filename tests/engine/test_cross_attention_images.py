@@ -12,7 +12,7 @@ from tgi_backend_cpu import plugin
 from transformers import AutoConfig
 
 from tests.engine.image_models import image, save_model
-from tests.engine.test_images import TEXTS, Opened
+from tests.engine.test_images import TEXTS, Opened, needs_transformers_5
 from tests.engine.tiny_models import NEW_TOKENS, silent
 from tgi_core.backend import EMPTY, Feature, Grant, InvalidRequest, OpenOptions, OutputOptions, Sampling
 from tgi_core.engine import runner_selection
@@ -27,6 +27,8 @@ IN_A_ROW = {
     "One <image> and <image><image><image> four": (WIDE, WHOLE, TALL, WIDE),
     "At last <image>": (WIDE,),
 }
+
+pytestmark = needs_transformers_5
 
 
 @pytest.fixture(scope="module")

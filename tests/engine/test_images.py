@@ -17,6 +17,7 @@ from tgi_backend_cpu import plugin
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from tests.engine.image_models import image, save_model
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import NEW_TOKENS, Schedule, silent
 from tgi_core.backend import (
     EMPTY,
@@ -43,8 +44,11 @@ PLAN = WarmupPlan(max_rows=32, max_row_tokens=320, max_step_tokens=640, num_bloc
 needs_torchvision = pytest.mark.skipif(
     find_spec("torchvision") is None, reason="its processor needs torchvision: make test-images"
 )
+V5 = ("idefics2", "aya_vision", "gemma3", "paligemma", "paligemma2", "mllama")
+needs_transformers_5 = pytest.mark.skipif(not TRANSFORMERS_5, reason="the tiny model is one of transformers 5")
 EXACT = (
-    *("llava", "llava_next", "idefics2", "idefics3", "aya_vision", "gemma3", "paligemma", "paligemma2", "mllama"),
+    *("llava", "llava_next", "idefics3"),
+    *(pytest.param(family, marks=needs_transformers_5) for family in V5),
     *(
         pytest.param(family, marks=needs_torchvision)
         for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl", "mistral3")
@@ -304,7 +308,13 @@ def test_a_step_that_cuts_an_image(opened: Opened) -> None:
         run.step(grants=(Grant(2, len(ids) - 1),))
 
 
-@pytest.mark.parametrize(("family", "reason"), [("llava", ""), ("gemma3", "tokens of its images see each other")])
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("llava", ""),
+        pytest.param("gemma3", "tokens of its images see each other", marks=needs_transformers_5),
+    ],
+)
 def test_images_with_an_8_bit_cache(tmp_path: Path, family: str, reason: str) -> None:
     """A KV cache of 8 bits changes logits by more than rounding, which must not pass for a wrong image. The attention that supports it
     does not let tokens of an image see each other, so such a model takes text alone."""
@@ -350,6 +360,7 @@ def test_logprobs_of_a_prompt_that_sees_its_own_future(opened: Opened) -> None:
     assert row.prompt_logprobs[0] is None and row.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-3)
 
 
+@needs_transformers_5
 def test_whole_prompts_with_an_8_bit_cache(tmp_path: Path) -> None:
     """The attention that supports such a cache does not let tokens of a prompt see each other: the model is refused, and says why."""
     with pytest.raises((InvalidModel, Unsupported), match="see those after them"):

@@ -89,6 +89,8 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
         assert all(rank["memory"]["kv cache"] == rank["limits"][0] * 16 * position for rank in ranks)
     for rank in ranks:
         most = 0.6 if version("transformers") >= "5" else 0.75  # the plans of 4.57 leave embeddings whole
+        if version("transformers") < "5" and overrides.get("tie_word_embeddings"):
+            most = 0.85
         if model_type in ("deepseek_v3", "jamba"):  # these leave attention and state-space layers whole
             most = 0.9
         assert rank["memory"]["weights (float32)"] < most * whole

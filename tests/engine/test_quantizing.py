@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import open_cpu, save_tiny, silent
 from tgi_core.backend import EMPTY, InvalidModel, OutputOptions, Request, WarmupPlan
 from tgi_core.engine.models.build import ModelSource, read_config
@@ -161,6 +162,7 @@ def test_awq_loses_less_than_rounding(kind: str, tmp_path: Path) -> None:
     assert lost[0] < 0.92 * lost[1]
 
 
+@pytest.mark.skipif(not TRANSFORMERS_5, reason="transformers 4 cannot dequantize what its loader has read")
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_transformers_reads_the_same_numbers(kind: str, tmp_path: Path) -> None:

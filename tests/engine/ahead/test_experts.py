@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.ahead.late import LateKit, LateQueue
 from tests.engine.ahead.opened import PLAN, Ahead
+from tests.engine.tiny_configs import TRANSFORMERS_5
 from tests.engine.tiny_models import PROMPTS, expected_tokens, save_tiny, silent
 from tgi_core.backend import OpenOptions, Progress
 from tgi_core.backend.session import Session
@@ -39,12 +40,15 @@ class Tables(Modules):
         return PagedDecoderRunner(self, weights, (TorchOperators(),), progress)
 
 
+waits = pytest.mark.skipif(
+    not TRANSFORMERS_5, reason="the experts of transformers 4 wait for the host, so steps are not captured"
+)
 CASES = [
     ("mixtral", Tables),
     ("qwen2_moe", Tables),
     ("gpt_oss", Tables),
-    ("mixtral", Modules),
-    ("deepseek_v3", Modules),
+    pytest.param("mixtral", Modules, marks=waits),
+    pytest.param("deepseek_v3", Modules, marks=waits),
 ]
 
 

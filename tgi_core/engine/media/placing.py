@@ -100,8 +100,8 @@ class ImagesInPrompts:
 
     def admit(self, request: Request) -> None:
         """Compute the embeddings that a new request needs in its first step; those of further images are computed in the steps that need
-        them, so that other rows go on in between. Raises InvalidRequest if an image of the first step does not fit the model, any is damaged,
-        does not match the placeholders or is cut, or the model finds no positions for them: that must not fail the step."""
+        them, so that other rows go on in between. Raises InvalidRequest if an image of the first step does not fit the model, any is
+        damaged, does not match the placeholders or is cut, or the model finds no positions for them: that must not fail the step."""
         try:
             prompt = self._prompts.find(request)
             for start, end in prompt.runs:

@@ -7,7 +7,7 @@ have been checked. Either way a missing or misshapen tensor is an error: no para
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
@@ -194,20 +194,19 @@ def _covers(model: PreTrainedModel, places: dict[str, Source]) -> bool:
 
 
 def tied_groups(model: PreTrainedModel) -> list[set[str]]:
-    """Names of one parameter. transformers 5 keeps a table; 4 ties by replacing the module's parameter."""
+    """Names of one parameter, before weights are read. transformers 5 keeps a table; 4 ties by replacing the module's parameter."""
     table = getattr(model, "all_tied_weights_keys", None)
     if isinstance(table, dict):
         return [{target, source} for target, source in table.items()]
-    keys = getattr(model, "_tied_weights_keys", None)
-    if not keys or not getattr(model.config, "tie_word_embeddings", True):
-        return []
-    source = next((name for name, value in model.named_parameters() if value is model.get_input_embeddings().weight), None)
-    return [{name, source} for name in keys if source is not None and "*" not in name]
+    same: dict[int, set[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        same.setdefault(id(value), set()).add(name)
+    return [names for names in same.values() if len(names) > 1]
 
 
 def fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeights, progress: Progress) -> None:
     """Read the weights of a model from their places. Raises InvalidModel naming file and tensor."""
-    done, total = 0, stored.checkpoint.num_bytes
+    done, total, tied = 0, stored.checkpoint.num_bytes, tied_groups(model)
     for name, current in list(chain(model.named_parameters(), model.named_buffers())):
         found = places.get(name)
         if found is None:
@@ -221,7 +220,7 @@ def fill(model: PreTrainedModel, places: dict[str, Source], stored: StoredWeight
             put(model, name, loaded, is_parameter=isinstance(current, nn.Parameter))
         done += found.num_bytes
         progress(STEP_NAME, done, total, "B")
-    _tie(model)
+    _tie(model, tied)
     left = [name for name, value in chain(model.named_parameters(), model.named_buffers()) if value.is_meta]
     if left:
         raise InvalidModel(f"{stored.checkpoint.file}: lacks tensor {left[0]!r} of the model ({len(left)} missing)")
@@ -273,9 +272,9 @@ def put(model: nn.Module, name: str, value: Tensor, *, is_parameter: bool) -> No
         module._buffers[leaf] = value
 
 
-def _tie(model: PreTrainedModel) -> None:
+def _tie(model: PreTrainedModel, tied: Iterable[set[str]]) -> None:
     """Let tied names share the tensor that the checkpoint holds."""
-    for group in tied_groups(model):
+    for group in tied:
         present = [name for name in sorted(group) if not model.get_parameter(name).is_meta]
         for name in group:
             if present and model.get_parameter(name).is_meta:
