@@ -64,6 +64,8 @@ def test_two_ranks_make_the_tokens_of_one(name: str, pair: Pair, tmp_path: Path,
     """In float32 each of two ranks has transformers' greedy tokens, from about half of the weights, read part by part from the
     files; both promise the same limits."""
     model_type, overrides = CASES[name]
+    if model_type in ("jamba", "qwen2_moe") and version("transformers") < "5":
+        pytest.skip("transformers 4 has no plan for it, or an attention that takes all heads")
     folder = save_tiny(model_type, tmp_path / "model", **overrides)
     whole = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     monkeypatch.setattr(loading, "load_through_transformers", None)
