@@ -43,7 +43,7 @@ FLAGS: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("model_type", "fields"), FLAGS)
 def test_flags_of_latent_attention(model_type: str, fields: dict[str, object], tmp_path: Path) -> None:
-    """Groups of experts, dense layers, scales, biases, queries with and without a latent, and rotary variants, each against transformers."""
+    """Groups of experts, dense layers, scales, biases, queries with a latent or without, rotary variants, each against transformers."""
     check_exact(save_flagged(model_type, fields, tmp_path))
 
 

@@ -43,6 +43,8 @@ CASES = [
     ("mixtral", Tables),
     ("qwen2_moe", Tables),
     ("gpt_oss", Tables),
+    ("deepseek_v3", Tables),
+    ("deepseek_v2", Tables),
     ("mixtral", Modules),
     ("deepseek_v3", Modules),
 ]

@@ -75,7 +75,8 @@ class TritonOperators:
         from tgi_core.engine.triton.latent_rotary import launch_latent_rope_and_cache
 
         launch_latent_rope_and_cache(query, expanded, down, positions, slots, latent, _dense_layer(cache))
-        return query.unflatten(-1, (latent.heads, latent.sizes.key)).transpose(0, 1)
+        # A view of one token would have another stride, for which attention would be compiled again.
+        return query.as_strided((latent.heads, query.shape[0], latent.sizes.key), (latent.sizes.key, query.stride(0), 1))
 
     def wide_linear(self, input: Tensor, weight: Tensor) -> Tensor:
         """See `Operators.wide_linear`."""
