@@ -60,7 +60,14 @@ def check_silu_mul(operators: Operators, dtype: torch.dtype, width: int) -> None
 
 
 ACTIVATIONS = (Activation(), Activation(1.7, 1.0, 0.8))
-ROUTINGS = (Routing(4, 2, True), Routing(3, 1, False), Routing(5, 3, False, 2, True), Routing(3, 3, True, 1))
+ROUTINGS = (
+    Routing(4, 2, True),
+    Routing(3, 1, False),
+    Routing(5, 3, False, 2, True),
+    Routing(3, 3, True, 1),
+    Routing(12, 3, False, 1, groups=4, kept_groups=2, scale=3.0),
+    Routing(12, 4, True, 1, sigmoid=True, groups=4, kept_groups=2, scale=2.5),
+)
 
 
 def check_experts(operators: Operators, dtype: torch.dtype, routing: Routing, tokens: int, activation: Activation) -> None:
@@ -72,13 +79,15 @@ def check_experts(operators: Operators, dtype: torch.dtype, routing: Routing, to
     biases = (noise(count, 2 * inner, seed=4), noise(count, hidden, seed=5)) if activation.limit else (None, None)
     weights = (noise(count, 2 * inner, hidden, seed=2) * hidden**-0.5, noise(count, hidden, inner, seed=3) * inner**-0.5)
     experts = Experts(*(None if each is None else each.to(dtype) for each in (*weights, *biases)), activation)  # type: ignore[arg-type]
-    chosen = operators.route(logits, routing)
-    shares = logits[:, : routing.experts].double().softmax(-1)
+    correction = noise(routing.experts, seed=7) / 4 if routing.sigmoid else None
+    chosen = operators.route(logits, routing, correction)
+    shares = logits[:, : routing.experts].double()
+    shares = shares.sigmoid() if routing.sigmoid else shares.softmax(-1)
     for token in range(tokens):
         ids = chosen.ids[token].tolist()
-        best = sorted(range(routing.experts), key=lambda expert: -float(shares[token, expert]))[: routing.top]
+        best = _best_experts(shares[token] + (0 if correction is None else correction), routing)
         assert ids == [*best, *range(routing.experts, count)]
-        own = shares[token, best] / (shares[token, best].sum() if routing.normalized else 1)
+        own = routing.scale * shares[token, best] / (shares[token, best].sum() if routing.normalized else 1)
         one = logits[token, -1].double().sigmoid() if routing.gated else torch.ones((), dtype=torch.float64)
         assert close(chosen.weights[token], torch.cat((own, one.expand(routing.shared))))
     rows = noise(tokens, hidden).to(dtype)
@@ -91,6 +100,17 @@ def check_experts(operators: Operators, dtype: torch.dtype, routing: Routing, to
     joined = stream.double() + 0.3 * made.double().sum(1)
     operators.add_and_norm(stream, made, 0.3, torch.ones(hidden, dtype=dtype), 1e-6)
     assert close(stream, joined, 2)
+
+
+def _best_experts(scores: Tensor, routing: Routing) -> list[int]:
+    """The experts with the highest scores [experts] of the best groups, in order."""
+    groups = torch.arange(routing.experts).chunk(routing.groups)
+
+    def rank(group: Tensor) -> float:
+        return float(scores[group].sort(descending=True).values[: 2 if routing.sigmoid else 1].sum())
+
+    kept = torch.cat(sorted(groups, key=rank, reverse=True)[: routing.kept_groups]).tolist()
+    return sorted(kept, key=lambda expert: -float(scores[expert]))[: routing.top]
 
 
 def _expert(rows: Tensor, experts: Experts, ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.engine.latent_checks import SIZES, check_expand, check_latent_store, check_wide_linear
 from tests.engine.operator_checks import (
     ACTIVATIONS,
     DTYPES,
@@ -16,6 +17,7 @@ from tests.engine.operator_checks import (
     check_silu_mul,
     check_store,
 )
+from tgi_core.engine.decoder.latent import LatentSizes
 from tgi_core.engine.decoder.operators import HeadSizes
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.experts import Activation, Routing
@@ -43,3 +45,12 @@ def test_store(dtype: torch.dtype, sizes: HeadSizes, turned: int, with_norms: bo
 def test_experts(dtype: torch.dtype, routing: Routing, activation: Activation) -> None:
     """Routers, experts, and their sum."""
     check_experts(TorchOperators(), dtype, routing, 6, activation)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("sizes", "heads"), SIZES)
+def test_latents(dtype: torch.dtype, sizes: LatentSizes, heads: int) -> None:
+    """Norms and projections of latents, and what they become in the cache."""
+    check_expand(TorchOperators(), dtype, sizes, heads, 6)
+    check_latent_store(TorchOperators(), dtype, sizes, heads)
+    check_wide_linear(TorchOperators(), dtype, 6)

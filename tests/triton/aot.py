@@ -31,6 +31,8 @@ from tgi_core.engine.triton.tiles import TileTable
 FUSED = (
     "norm",
     "rotary",
+    "latent",
+    "latent_rotary",
     "activation",
     "sampling",
     "filtering",

@@ -37,7 +37,7 @@ DTYPES = (torch.float32, torch.float16)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(len(ROUTINGS)))
 def test_experts(dtype: torch.dtype, kind: int) -> None:
     """Routers, experts, and their sum, for one token, and for so many that larger tiles are used."""
     routing, activation = ROUTINGS[kind], ACTIVATIONS[kind % 2]
@@ -67,9 +67,10 @@ def test_order(choices: int, rows: int) -> None:
     assert at <= found.blocks and found.owners[at:].tolist() == [-1] * (found.blocks - at)
 
 
-def test_logits_that_are_not_finite() -> None:
+@pytest.mark.parametrize("routing", [Routing(4, 2, True), Routing(4, 2, True, sigmoid=True, groups=2)])
+def test_logits_that_are_not_finite(routing: Routing) -> None:
     """Such a token still runs some expert, and what comes out is not finite; its neighbours are as they were."""
-    operators, routing = TritonOperators(), Routing(4, 2, True)
+    operators = TritonOperators()
     logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     before = operators.route(logits, routing)
     logits[1, 2] = float("nan")

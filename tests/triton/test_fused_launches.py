@@ -30,6 +30,7 @@ from tgi_core.engine.decoder.partition import RankWeights, with_all_reduce
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import Work
+from tgi_core.engine.paged_decoder import prepare_latents
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
@@ -129,6 +130,48 @@ def test_twelve_launches_of_experts(model_type: str, driver: NotingDriver, tmp_p
     before = len(driver.loaded)
     for parts in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16, ((15, 1),) * 200, ((15, 1),) * 600):
         assert not set(step(*parts)) & {"_local_scalar_dense", "nonzero"}
+    assert driver.loaded[before:] == []
+
+
+LATENT = [
+    ("deepseek_v3", {"first_k_dense_replace": 1}, 0),
+    ("deepseek_v2", {"first_k_dense_replace": 1, "q_lora_rank": None}, 0),
+    ("deepseek_v3", {"first_k_dense_replace": 1}, 129),
+]
+
+
+@pytest.mark.parametrize(("model_type", "fields", "more"), LATENT)
+def test_twelve_launches_of_latent_attention(
+    model_type: str, fields: dict[str, object], more: int, driver: NotingDriver, tmp_path: Path
+) -> None:
+    """With latent attention, a dense layer takes ten launches in a decode step, one with experts twelve, four and two of them products.
+    Beyond 128 tokens, the vendor's products from latents make it two more. Nothing asks the device for a number."""
+    forward = forward_of(save_tiny(model_type, tmp_path, num_hidden_layers=2, **fields))
+    dense, sparse = (layer.mlp for layer in forward.decoder.layers)
+    assert isinstance(sparse, LoadedExperts) and not isinstance(dense, LoadedExperts)
+    forward.operators.prepare_experts(sparse.experts)
+    prepare_latents(forward.operators, forward.decoder)
+
+    def step(*parts: tuple[int, int]) -> list[str]:
+        metadata, noted = build(row_inputs(*parts), 16, CPU), list[str]()
+        driver.launched.clear()
+        with torch.inference_mode(), Operators(noted):
+            forward(metadata, None)
+        return noted
+
+    noted = step(*(((4, 1),) * (more or 1)))
+    attention = ["latent_norm_kernel" if more else "expand_kernel", "latent_rope_and_cache_kernel", "decode_kernel"]
+    layers = [[*attention, "rms_norm_kernel", "silu_mul_kernel", "rms_norm_kernel"]]
+    experts = ["wide_linear_kernel", "route_kernel", "sort_kernel", "grouped_gemm_kernel", "grouped_gemm_kernel"]
+    layers += [[*attention, "rms_norm_kernel", *experts, "rms_norm_kernel"]]
+    assert [name for name, _ in driver.launched] == ["rms_norm_kernel", *layers[0], *layers[1]]
+    apart = 2 if more else 0
+    products = [name for name in noted if name in PRODUCTS]
+    assert len(products) == (4 + apart) + (2 + apart) + 1 and len(noted) == len(products) + 1, noted  # and the embedding
+    assert [len(layer) + count + apart for layer, count in zip(layers, (4, 2), strict=True)] == [10 + apart, 12 + apart]
+    before = len(driver.loaded)
+    for rows in (((9, 1), (3, 1)), ((1, 1),) * 5, ((15, 1),) * 16, ((15, 1),) * 200, ((15, 1),) * 600):
+        assert not set(step(*rows)) & {"_local_scalar_dense", "nonzero"}
     assert driver.loaded[before:] == []
 
 

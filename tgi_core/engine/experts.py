@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+NOT_ZERO = 1e-20
+"""Added to the sum of sigmoids, as DeepSeek's router does: it may be 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Activation:
@@ -27,10 +30,12 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The `top` of `experts` with the largest weights, the softmax of the router's logits; `normalized`: their weights are divided by
-    their sum.
+    """The `top` of `experts` with the largest weights, the softmax of the router's logits, or with `sigmoid` their sigmoids; `normalized`:
+    the weights are divided by their sum. They are multiplied by `scale`.
 
-    The `shared` experts that follow are every token's. Their weight is 1, or with `gated` the sigmoid of one more logit.
+    Group-limited routing (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437) chooses from the best `kept_groups` of `groups` of adjacent
+    experts; a group counts as much as its best expert, with `sigmoid` as its best two. The `shared` experts that follow are every token's.
+    Their weight is 1, or with `gated` the sigmoid of one more logit.
     """
 
     experts: int
@@ -38,6 +43,10 @@ class Routing:
     normalized: bool
     shared: int = 0
     gated: bool = False
+    sigmoid: bool = False
+    groups: int = 1
+    kept_groups: int = 1
+    scale: float = 1.0
 
     @property
     def chosen(self) -> int:
@@ -93,18 +102,32 @@ class ExpertsKernel(Protocol):
         """Compile what any number of tokens needs for experts of these sizes."""
 
 
-def route(logits: Tensor, routing: Routing) -> Chosen:
-    """Choose experts from logits [tokens, routing.logits], in plain torch."""
-    scores = logits[:, : routing.experts].float().softmax(-1)
-    weights, ids = scores.topk(routing.top, -1)
+def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> Chosen:
+    """Choose experts from logits [tokens, routing.logits], in plain torch. `correction` [experts], float32, is added to their weights, for
+    the choice only."""
+    scores = logits[:, : routing.experts].float()
+    scores = scores.sigmoid() if routing.sigmoid else scores.softmax(-1)
+    ids = _limited(scores if correction is None else scores + correction, routing).topk(routing.top, -1).indices
+    weights = scores.gather(-1, ids)
     if routing.normalized:
-        weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights / (weights.sum(-1, keepdim=True) + (NOT_ZERO if routing.sigmoid else 0))
+    weights = weights * routing.scale
     if routing.shared:
         one = logits[:, routing.experts :].float().sigmoid() if routing.gated else weights.new_ones(len(weights), 1)
         shared = torch.arange(routing.experts, routing.experts + routing.shared, device=ids.device)
         ids = torch.cat((ids, shared.expand(len(ids), -1)), -1)
         weights = torch.cat((weights, one.expand(-1, routing.shared)), -1)
     return Chosen(ids.to(torch.int32), weights)
+
+
+def _limited(scores: Tensor, routing: Routing) -> Tensor:
+    """Scores [tokens, experts] with −∞ in the groups that are not kept."""
+    if routing.kept_groups == routing.groups:
+        return scores
+    by_group = scores.unflatten(-1, (routing.groups, -1))
+    group_scores = by_group.topk(2, -1).values.sum(-1) if routing.sigmoid else by_group.amax(-1)
+    kept = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, group_scores.topk(routing.kept_groups, -1).indices, True)
+    return by_group.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(-2)
 
 
 def run_experts(hidden: Tensor, chosen: Chosen, experts: Experts) -> Tensor:

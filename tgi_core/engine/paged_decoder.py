@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from tgi_core.engine.attention_choice import alike, fastest_attention
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.decoder.forward import DecoderForward
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, attention_layers, load_decoder
-from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.operators import LatentHeads, Operators
 from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -50,11 +51,12 @@ class PagedDecoderRunner(PagedRunner):
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
         self.rounds_inputs = linears.rounds_inputs
-        for mlp in (layer.mlp for layer in self.decoder.layers[:1]):
-            if isinstance(mlp, LoadedExperts):  # those of other layers have the same sizes
-                self.operators.prepare_experts(mlp.experts)
+        experts = (layer.mlp for layer in self.decoder.layers if isinstance(layer.mlp, LoadedExperts))
+        for mlp in islice(experts, 1):  # those of other layers have the same sizes
+            self.operators.prepare_experts(mlp.experts)
+        prepare_latents(self.operators, self.decoder)
         weight_bytes = weights.num_bytes - linears.saved_bytes
-        shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes)
+        shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.widest, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
         self.kernels = (*kernels, *linears.kernels())
         self._attention_layers = layers
@@ -98,6 +100,15 @@ class PagedDecoderRunner(PagedRunner):
 
     def _decoder_forward(self) -> DecoderForward[StepMetadata]:
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
+
+
+def prepare_latents(operators: Operators, decoder: LoadedDecoder) -> None:
+    """Compile what latent attention and routers in float32 need; layers have the same sizes."""
+    routers = (layer.mlp.router for layer in decoder.layers if isinstance(layer.mlp, LoadedExperts))
+    router = next((each for each in routers if isinstance(each, Tensor)), None)
+    heads = decoder.layers[0].heads
+    if isinstance(heads, LatentHeads):
+        operators.prepare_latents(heads, router)
 
 
 def choose_parts(

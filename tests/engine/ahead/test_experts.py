@@ -47,6 +47,8 @@ CASES = [
     ("mixtral", Tables),
     ("qwen2_moe", Tables),
     ("gpt_oss", Tables),
+    ("deepseek_v3", Tables),
+    ("deepseek_v2", Tables),
     pytest.param("mixtral", Modules, marks=waits),
     pytest.param("deepseek_v3", Modules, marks=waits),
 ]

@@ -46,6 +46,8 @@ class TableAdapter:
 
     def __init__(self, file: AdapterFile, table: DecoderTable) -> None:
         """Raises UnsupportedFamily for other targets or sizes; running module by module then reports the actual error, if there is one."""
+        if table.latent is not None:
+            raise UnsupportedFamily("its attention is latent, and adapters change projections before or after latents")
         self.name = file.name
         self._file, self._table = file, table
         self._columns = _first_columns(table)

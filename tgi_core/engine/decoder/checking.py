@@ -10,10 +10,12 @@ from torch import Tensor
 from tgi_core.engine.attention.cache import BLOCK_SIZES, LayerCache, LayerShape
 from tgi_core.engine.attention.checking import TOLERANCES
 from tgi_core.engine.decoder.experts import ExpertTable
-from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, Operators
+from tgi_core.engine.decoder.latent import LATENT_EPSILON, LatentSizes
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, LatentHeads, Operators
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.torch_operators import TorchOperators
 from tgi_core.engine.experts import Experts
+from tgi_core.engine.quantization.torch_linear import TorchLinear
 
 _TOKENS = 5
 _SCALE = 0.3
@@ -22,6 +24,9 @@ _SLOTS = (BLOCK_SIZES[0] + 1, BLOCK_SIZES[0], 2 * BLOCK_SIZES[0] + 3, 3 * BLOCK_
 
 _INNER = 64
 """Columns of the experts that are run."""
+
+_HEADS = 16
+"""The most heads of latent attention that are run."""
 
 _CPU = torch.device("cpu")
 
@@ -49,20 +54,57 @@ def _results(
     yield "norm", operators.norm(stream, weight, table.epsilon)
     yield "add_and_norm", operators.add_and_norm(stream, branch, _SCALE, weight, table.epsilon)
     yield "the sum of add_and_norm", stream
-    if table.experts is None:
+    if table.experts is None or any(layer.dense for layer in table.layers):
         yield "silu_mul", operators.silu_mul(drawn(_TOKENS, 2 * table.intermediate))
-    else:
+    if table.experts is not None:
         yield from _expert_results(operators, table, table.experts, drawn)
+    if table.latent is not None:
+        yield from _latent_results(operators, table, table.latent, drawn)
+        return
     sizes = HeadSizes(table.heads, table.kv_heads, table.head_size)
     norms = HeadNorms(drawn(sizes.head), drawn(sizes.head), table.epsilon) if table.query_norm else None
-    angles = torch.outer(torch.arange(_TOKENS), torch.tensor(table.rotary.frequencies))
-    cos_sin = torch.cat((angles.cos(), angles.sin()), -1).to(device) if any(layer.rotary for layer in table.layers) else None
+    cos_sin = _cos_sin(table, device) if any(layer.rotary for layer in table.layers) else None
     cache = LayerCache(LayerShape(sizes.kv_heads, sizes.head, sizes.head), 3, BLOCK_SIZES[0], dtype, device)
     positions, slots = torch.arange(_TOKENS, device=device).flip(0), torch.tensor(_SLOTS, device=device)
     qkv = drawn(_TOKENS, (sizes.heads + 2 * sizes.kv_heads) * sizes.head)
     yield "rope_and_cache", operators.rope_and_cache(qkv, positions, slots, Heads(sizes, cos_sin, norms), cache)
     yield "the keys that rope_and_cache writes", cache.keys[:4]
     yield "the values that rope_and_cache writes", cache.values[:4]
+
+
+def _latent_results(
+    operators: Operators, table: DecoderTable, sizes: LatentSizes, drawn: Callable[..., Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """The same of latent attention, with a few of its heads."""
+    heads, ahead = min(table.heads, _HEADS), None
+    device, dtype = drawn(1).device, drawn(1).dtype
+
+    def linear(out: int, rank: int) -> TorchLinear:
+        return TorchLinear(drawn(out, rank) * rank**-0.5, None)
+
+    if sizes.query_rank:
+        ahead = drawn(sizes.query_rank), linear(heads * sizes.key, sizes.query_rank)
+    cos_sin = _cos_sin(table, device)
+    query_norm, query = ahead or (None, None)
+    kv = drawn(sizes.kv_rank), linear(heads * (sizes.nope + sizes.value), sizes.kv_rank)
+    latent = LatentHeads(sizes, heads, cos_sin, query_norm, query, *kv, LATENT_EPSILON)
+    positions, slots = torch.arange(_TOKENS, device=device).flip(0), torch.tensor(_SLOTS, device=device)
+    down = drawn(_TOKENS, latent.ahead + sizes.kv_rank + sizes.rope)
+    queries, expanded = operators.expand_latents(down, latent)
+    yield "the queries of expand_latents", queries.clone()
+    yield "the keys and values of expand_latents", expanded
+    cache = LayerCache(LayerShape(heads, sizes.key, sizes.value), 3, BLOCK_SIZES[0], dtype, device)
+    yield (
+        "latent_rope_and_cache",
+        operators.latent_rope_and_cache(queries, expanded, down, positions, slots, latent, cache),
+    )
+    yield "the keys that latent_rope_and_cache writes", cache.keys[:4]
+    yield "the values that latent_rope_and_cache writes", cache.values[:4]
+
+
+def _cos_sin(table: DecoderTable, device: torch.device) -> Tensor:
+    angles = torch.outer(torch.arange(_TOKENS), torch.tensor(table.rotary.frequencies))
+    return torch.cat((angles.cos(), angles.sin()), -1).to(device)
 
 
 def _expert_results(
@@ -73,7 +115,12 @@ def _expert_results(
     # Apart, so that rounding does not choose other experts.
     logits = drawn(_TOKENS, routing.logits)
     logits = logits.argsort(-1).argsort(-1).to(logits.dtype) / 4
-    chosen = operators.route(logits, routing)
+    if experts.wide_router:
+        weight = drawn(routing.experts, hidden).float()
+        yield "wide_linear", operators.wide_linear(drawn(_TOKENS, hidden), weight)
+        logits = logits.float()
+    correction = drawn(routing.experts).float() / 64 if experts.names.correction else None
+    chosen = operators.route(logits, routing, correction)
     yield "the experts that route chooses", chosen.ids.float()
     yield "their weights", chosen.weights
     count = routing.experts + routing.shared

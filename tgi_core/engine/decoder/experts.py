@@ -7,7 +7,7 @@ columns of zeros add nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,9 +31,13 @@ class ExpertNames:
     shared: str = ""
     """The prefix of the shared expert's projections; empty if the family has none."""
     shared_gate: str = ""
+    """Empty: the shared expert's weight is 1."""
+    correction: str = ""
+    """What is added to experts' weights for the choice; empty if the family has none."""
 
 
 _QWEN = ExpertNames("mlp.gate", "mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj", "mlp.experts.{}.down_proj")
+_DEEPSEEK = replace(_QWEN, shared="mlp.shared_experts", correction="mlp.gate.e_score_correction_bias")
 _MIXTRAL = "block_sparse_moe.experts.{}"
 
 NAMES = {
@@ -58,6 +62,8 @@ class ExpertTable:
     inner: int
     shared_inner: int = 0
     biases: bool = False
+    wide_router: bool = False
+    """Whether the router's logits are computed in float32."""
 
 
 def read_experts(config: dict[str, Any], model_type: str) -> ExpertTable:
@@ -76,6 +82,34 @@ def read_experts(config: dict[str, Any], model_type: str) -> ExpertTable:
         return ExpertTable(names, routing, Activation(), inner, shared_inner)
     clamped = Activation(float(config.get("swiglu_alpha", 1.702)), 1.0, float(config.get("swiglu_limit", 7.0)))
     return ExpertTable(names, routing, clamped, inner, biases=True)
+
+
+def read_deepseek_experts(config: dict[str, Any]) -> ExpertTable:
+    """The experts of a config.json in DeepSeek's words. Sigmoids with a correction are V3's, a softmax without one is V2's; transformers
+    writes no `topk_method` for V3. Raises UnsupportedFamily."""
+    method = config.get("topk_method") or "noaux_tc"
+    kind, scoring = (
+        {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "softmax"}.get(method),
+        config.get("scoring_func"),
+    )
+    if kind is None or scoring not in (None, kind):
+        raise UnsupportedFamily(f"its experts are chosen by {str(method)[:40]} of {str(scoring)[:40]}")
+    sigmoid, normalized = kind == "sigmoid", bool(config.get("norm_topk_prob", False))
+    if normalized and not sigmoid:
+        raise UnsupportedFamily("its norm_topk_prob, of which implementations differ, is set")
+    count, top = _count(config, "n_routed_experts"), _count(config, "num_experts_per_tok")
+    groups, kept = (1, 1) if method == "greedy" else (_count(config, "n_group"), _count(config, "topk_group"))
+    size = count // groups
+    if count % groups or not kept <= groups or top > kept * size or (sigmoid and kept < groups and size < 2):
+        raise UnsupportedFamily(f"each token has {top} of {count} experts, in {kept} of {groups} groups")
+    inner, shared, scale = (
+        _count(config, "moe_intermediate_size"),
+        _count(config, "n_shared_experts"),
+        config["routed_scaling_factor"],
+    )
+    routing = Routing(count, top, normalized, shared, sigmoid=sigmoid, groups=groups, kept_groups=kept, scale=float(scale))
+    names = _DEEPSEEK if sigmoid else replace(_DEEPSEEK, correction="")
+    return ExpertTable(names, routing, Activation(), inner, shared * inner, wide_router=True)
 
 
 def _count(config: dict[str, Any], *names: str) -> int:
@@ -103,7 +137,10 @@ def expert_tensors(table: ExpertTable, hidden: int) -> dict[str, tuple[int, ...]
     if names.shared:
         found |= {f"{names.shared}.{each}_proj.weight": (table.shared_inner, hidden) for each in ("gate", "up")}
         found[f"{names.shared}.down_proj.weight"] = (hidden, table.shared_inner)
+    if names.shared_gate:
         found[f"{names.shared_gate}.weight"] = (1, hidden)
+    if names.correction:
+        found[names.correction] = (count,)
     return found
 
 
@@ -113,18 +150,26 @@ Projections = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """A layer's experts in a checkpoint: `read` gives the tensor of a name, in the model's dtype."""
+    """A layer's experts in a checkpoint: `read` gives the tensor of a name in the model's dtype, `read_wide` in float32."""
 
     table: ExpertTable
     read: Callable[[str], Tensor]
+    read_wide: Callable[[str], Tensor]
 
     def router(self) -> tuple[Tensor, Tensor | None]:
         """[logits, hidden], and the bias [logits], or None."""
         names = self.table.names
+        if self.table.wide_router:
+            return self.read_wide(f"{names.router}.weight"), None
         weight = self.read(f"{names.router}.weight")
         if self.table.routing.gated:
             weight = torch.cat((weight, self.read(f"{names.shared_gate}.weight")))
         return weight, self.read(f"{names.router}.bias") if self.table.biases else None
+
+    def correction(self) -> Tensor | None:
+        """What is added to experts' weights for the choice [experts], float32, or None."""
+        name = self.table.names.correction
+        return self.read_wide(name) if name else None
 
     def projections(self) -> Iterator[Projections]:
         """Expert by expert, those that share an MLP last."""
@@ -171,7 +216,7 @@ def reference_experts(normed: Tensor, weights: ExpertWeights) -> Tensor:
     """A layer's MLP for tokens [tokens, hidden], float32: GEMMs in the weights' dtype, everything between them in float32."""
     (router, bias), table = weights.router(), weights.table
     logits = F.linear(normed.to(router.dtype), router).float()
-    chosen = route(logits if bias is None else logits + bias.float(), table.routing)
+    chosen = route(logits if bias is None else logits + bias.float(), table.routing, weights.correction())
     biases, out = weights.biases(), torch.zeros_like(normed)
     for expert, (gate, up, down) in enumerate(weights.projections()):
         weight = torch.where(chosen.ids == expert, chosen.weights, 0).sum(-1)

@@ -17,7 +17,7 @@ from tgi_core.engine.attention.cache import PagedLayer
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.metadata import FlatTokens
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedExperts, LoadedLayer
-from tgi_core.engine.decoder.operators import Operators
+from tgi_core.engine.decoder.operators import LatentHeads, Operators
 
 Step = TypeVar("Step", bound=FlatTokens)
 Given = TypeVar("Given", bound=FlatTokens, contravariant=True)
@@ -92,11 +92,17 @@ class DecoderForward(Generic[Step]):
         """[tokens, hidden], or with experts [tokens, experts, hidden], which the next norm sums."""
         run, mlp = self.operators, layer.mlp
         if isinstance(mlp, LoadedExperts):
-            return run.experts(normed, run.route(mlp.router(normed), mlp.routing), mlp.experts)
+            logits = run.wide_linear(normed, mlp.router) if isinstance(mlp.router, Tensor) else mlp.router(normed)
+            return run.experts(normed, run.route(logits, mlp.routing, mlp.correction), mlp.experts)
         return mlp.down(run.silu_mul(mlp.gate_up(normed)))
 
     def _attention(self, layer: LoadedLayer, cache: PagedLayer, normed: Tensor, step: Step) -> Tensor:
         if step.begun is not None:
             cache.zero_blocks(step.begun)
-        query = self.operators.rope_and_cache(layer.qkv(normed), step.positions, step.slots, layer.heads, cache)
+        run, heads, projected = self.operators, layer.heads, layer.qkv(normed)
+        if isinstance(heads, LatentHeads):
+            query, expanded = run.expand_latents(projected, heads)
+            query = run.latent_rope_and_cache(query, expanded, projected, step.positions, step.slots, heads, cache)
+        else:
+            query = run.rope_and_cache(projected, step.positions, step.slots, heads, cache)
         return layer.output(self.provider.attend(query, cache, step, layer.attention).flatten(1))

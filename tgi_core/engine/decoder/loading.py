@@ -13,7 +13,8 @@ from tgi_core.engine.attention.cache import CacheScales, LayerShape
 from tgi_core.engine.attention.interface import AttentionParameters
 from tgi_core.engine.attention.provider import AttentionLayer
 from tgi_core.engine.decoder.experts import ExpertWeights
-from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes
+from tgi_core.engine.decoder.latent import LATENT_EPSILON
+from tgi_core.engine.decoder.operators import HeadNorms, Heads, HeadSizes, LatentHeads
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, MLPWeights
@@ -32,11 +33,13 @@ class LoadedMLP:
 
 @dataclass(frozen=True, slots=True)
 class LoadedExperts:
-    """Experts, and the router that chooses them; a shared expert's gate is the router's last row."""
+    """Experts, and the router that chooses them; a shared expert's gate is the router's last row. A tensor [experts, hidden] is a router in
+    float32, whose choice the `correction` [experts] changes."""
 
-    router: Linear
+    router: Linear | Tensor
     routing: Routing
     experts: Experts
+    correction: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class LoadedLayer:
 
     attention_norm: Tensor
     qkv: Linear
-    heads: Heads
+    heads: Heads | LatentHeads
     attention: AttentionParameters
     output: Linear
     mlp_norm: Tensor
@@ -79,7 +82,7 @@ def attention_layers(
     layers = []
     for index, kind in enumerate(table.layers):
         own = (scales or {}).get(index, CacheScales())
-        shape = LayerShape(table.kv_heads, table.head_size, table.head_size, kind.window or None, own)
+        shape = LayerShape(table.kv_heads, table.head_size, table.value_size, kind.window or None, own)
         parameters = AttentionParameters(table.attention_scale, kind.window, sinks=sinks)
         layers.append(AttentionLayer(shape, table.heads, parameters))
     return layers
@@ -106,29 +109,47 @@ def load_decoder(weights: DecoderWeights, linears: Linears, progress: Progress) 
 def _layer(
     table: DecoderTable, index: int, found: LayerWeights, asked: AttentionLayer, cos_sin: Tensor, linears: Linears
 ) -> LoadedLayer:
-    device, norms = cos_sin.device, None
-    if found.query_norm is not None and found.key_norm is not None:
-        norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
+    device = cos_sin.device
     return LoadedLayer(
         attention_norm=found.attention_norm.to(device, copy=True),
         qkv=_linear(found.qkv, found.qkv_bias, linears),
-        heads=Heads(
-            HeadSizes(table.heads, table.kv_heads, table.head_size), cos_sin if table.layers[index].rotary else None, norms
-        ),
+        heads=_heads(table, index, found, cos_sin, linears),
         attention=replace(asked.parameters, sinks=None if found.sinks is None else found.sinks.float().to(device, copy=True)),
         output=_linear([found.output], found.output_bias, linears),
         mlp_norm=found.mlp_norm.to(device, copy=True),
-        mlp=_mlp(found.mlp, linears),
+        mlp=_mlp(found.mlp, found.attention_norm.dtype, linears),
     )
 
 
-def _mlp(found: MLPWeights | ExpertWeights, linears: Linears) -> LoadedMLP | LoadedExperts:
+def _heads(table: DecoderTable, index: int, found: LayerWeights, cos_sin: Tensor, linears: Linears) -> Heads | LatentHeads:
+    device, norms, latent = cos_sin.device, None, found.latent
+    if table.latent is not None and latent is not None:
+        return LatentHeads(
+            table.latent,
+            table.heads,
+            cos_sin,
+            None if latent.query_norm is None else latent.query_norm.to(device, copy=True),
+            None if latent.query is None else _linear([latent.query], None, linears),
+            latent.kv_norm.to(device, copy=True),
+            _linear([latent.kv], None, linears),
+            LATENT_EPSILON,
+        )
+    if found.query_norm is not None and found.key_norm is not None:
+        norms = HeadNorms(found.query_norm.to(device, copy=True), found.key_norm.to(device, copy=True), table.epsilon)
+    sizes = HeadSizes(table.heads, table.kv_heads, table.head_size)
+    return Heads(sizes, cos_sin if table.layers[index].rotary else None, norms)
+
+
+def _mlp(found: MLPWeights | ExpertWeights, dtype: torch.dtype, linears: Linears) -> LoadedMLP | LoadedExperts:
     if isinstance(found, MLPWeights):
         return LoadedMLP(
             _linear([found.gate, found.up], found.gate_up_bias, linears), _linear([found.down], found.down_bias, linears)
         )
-    router, bias = found.router()
-    experts = found.load(router.shape[1], router.dtype, linears.device)
+    (router, bias), correction, device = found.router(), found.correction(), linears.device
+    experts = found.load(router.shape[1], dtype, device)
+    if found.table.wide_router:
+        correction = None if correction is None else correction.to(device, copy=True)
+        return LoadedExperts(router.to(device, copy=True), found.table.routing, experts, correction)
     return LoadedExperts(_linear([Dense.of(router)], bias, linears), found.table.routing, experts)
 
 

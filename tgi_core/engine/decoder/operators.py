@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from tgi_core.engine.attention.cache import PagedLayer
+from tgi_core.engine.decoder.latent import LatentSizes
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.experts import Chosen, ExpertsKernel, Routing
+from tgi_core.engine.quantization.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,29 @@ class Heads:
     norms: HeadNorms | None
 
 
+@dataclass(frozen=True, slots=True)
+class LatentHeads:
+    """Latent attention of `heads` heads: what follows from a token's latents.
+
+    `cos_sin` [positions, rope], as in `Heads`. Norms are those of the latents; `query` projects the normed latent of queries to
+    [heads · key], and `kv` that of keys and values to [heads · (nope + value)]. Without a latent of queries, `query` is None.
+    """
+
+    sizes: LatentSizes
+    heads: int
+    cos_sin: Tensor
+    query_norm: Tensor | None
+    query: Linear | None
+    kv_norm: Tensor
+    kv: Linear
+    epsilon: float
+
+    @property
+    def ahead(self) -> int:
+        """Elements before the latent of keys and values in a row of the first projection: the latent of queries, or the queries."""
+        return self.sizes.query_rank or self.heads * self.sizes.key
+
+
 class Operators(ExpertsKernel, Protocol):
     """One implementation of the operators."""
 
@@ -71,8 +96,31 @@ class Operators(ExpertsKernel, Protocol):
         May change qkv [tokens, (heads + 2 · kv_heads) · head]; positions [tokens]. Returns the queries [heads, tokens, head].
         """
 
+    def expand_latents(self, down: Tensor, latent: LatentHeads) -> tuple[Tensor, Tensor]:
+        """From the first projection [tokens, ahead + kv_rank + rope]: queries [tokens, heads · key], which may be a part of it, and keys
+        and values [tokens, heads · (nope + value)], a contiguous tensor."""
+
+    def prepare_latents(self, latent: LatentHeads, router: Tensor | None) -> None:
+        """Compile what any number of tokens needs for `expand_latents`, and for `wide_linear` with the router, if there is one."""
+
+    def latent_rope_and_cache(
+        self,
+        query: Tensor,
+        expanded: Tensor,
+        down: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        latent: LatentHeads,
+        cache: PagedLayer,
+    ) -> Tensor:
+        """Rotate queries, and the key that all heads share, the last elements of `down`, and write keys and values as `rope_and_cache`
+        does. The first two are what `expand_latents` returned, and may be changed. Returns the queries [heads, tokens, key]."""
+
+    def wide_linear(self, input: Tensor, weight: Tensor) -> Tensor:
+        """input [tokens, in] · weightᵀ, weight [out, in] float32 → float32 [tokens, out]."""
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """gate_up [tokens, 2 · inner] → SiLU of the first half times the second [tokens, inner]."""
 
-    def route(self, logits: Tensor, routing: Routing) -> Chosen:
-        """The experts of tokens, from the router's logits [tokens, routing.logits]."""
+    def route(self, logits: Tensor, routing: Routing, correction: Tensor | None = None) -> Chosen:
+        """The experts of tokens, from the router's logits [tokens, routing.logits]; `correction` as in `experts.route`."""

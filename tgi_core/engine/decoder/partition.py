@@ -25,8 +25,8 @@ class RankWeights(DecoderWeights):
     def __init__(self, whole: DecoderWeights, group: Group) -> None:
         """Raises Unsupported for sizes that the number of ranks does not divide."""
         table, world = whole.table, group.world
-        if table.experts is not None or table.sinks:
-            raise Unsupported(f"--num-shard {world}: experts and attention sinks of a table cannot be divided")
+        if table.experts is not None or table.sinks or table.latent is not None:
+            raise Unsupported(f"--num-shard {world}: experts, latent attention and attention sinks of a table cannot be divided")
         sizes = {"attention heads": table.heads, "KV heads": table.kv_heads, "columns of the MLP": table.intermediate}
         if odd := [f"{size} {name}" for name, size in sizes.items() if size % world]:
             raise Unsupported(f"--num-shard {world}: {odd[0]} cannot be divided evenly over {world} ranks")

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tgi_core.engine.decoder.adapters import LoraSlice, TableAdapter
 from tgi_core.engine.decoder.experts import ExpertWeights, reference_experts
+from tgi_core.engine.decoder.latent import LATENT_EPSILON, LatentSizes
 from tgi_core.engine.decoder.rotary import Rotary
 from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
-from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights
+from tgi_core.engine.decoder.weights import DecoderWeights, LatentWeights, LayerWeights
 from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 
 
@@ -60,13 +61,7 @@ def _added(weight: Weight, slices: list[LoraSlice]) -> Weight:
 
 
 def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor) -> Tensor:
-    sizes = [table.heads * table.head_size, table.kv_heads * table.head_size, table.kv_heads * table.head_size]
-    flat = _linear(normed, concatenated(layer.qkv), layer.qkv_bias).split(sizes, -1)
-    query, key, value = (part.unflatten(-1, (-1, table.head_size)).transpose(0, 1) for part in flat)
-    if layer.query_norm is not None and layer.key_norm is not None:
-        query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
-    if kind.rotary:
-        query, key = (_rotated(x, angles, table.rotary) for x in (query, key))
+    query, key, value = _queries_keys_values(normed, layer, kind, table, angles)
     positions = torch.arange(normed.shape[0])
     hidden = positions.unsqueeze(0) > positions.unsqueeze(1)
     if kind.window is not None:
@@ -78,6 +73,42 @@ def _attention(normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: D
         scores = torch.cat((scores, layer.sinks.float().view(-1, 1, 1).expand(-1, len(positions), 1)), -1)
     out = scores.softmax(-1)[..., : len(positions)] @ value.repeat_interleave(group, 0)
     return _linear(out.transpose(0, 1).flatten(1), layer.output, layer.output_bias)
+
+
+def _queries_keys_values(
+    normed: Tensor, layer: LayerWeights, kind: DecoderLayer, table: DecoderTable, angles: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each [heads, tokens, size], rotated."""
+    flat = _linear(normed, concatenated(layer.qkv), layer.qkv_bias)
+    if table.latent is not None and layer.latent is not None:
+        return _from_latents(flat, layer.latent, table.latent, table, angles)
+    sizes = [table.heads * table.head_size, table.kv_heads * table.head_size, table.kv_heads * table.head_size]
+    query, key, value = (part.unflatten(-1, (-1, table.head_size)).transpose(0, 1) for part in flat.split(sizes, -1))
+    if layer.query_norm is not None and layer.key_norm is not None:
+        query, key = (_rms_norm(x, w, table.epsilon) for x, w in ((query, layer.query_norm), (key, layer.key_norm)))
+    if kind.rotary:
+        query, key = (_rotated(x, angles, table.rotary) for x in (query, key))
+    return query, key, value
+
+
+def _from_latents(
+    flat: Tensor, weights: LatentWeights, sizes: LatentSizes, table: DecoderTable, angles: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of latent attention, from the projections of the hidden state."""
+    ahead, latent, shared = flat.split([flat.shape[-1] - sizes.kv_rank - sizes.rope, sizes.kv_rank, sizes.rope], -1)
+    query = ahead
+    if weights.query is not None and weights.query_norm is not None:
+        query = _linear(_rms_norm(ahead, weights.query_norm, LATENT_EPSILON), weights.query, None)
+    query = query.unflatten(-1, (table.heads, sizes.key)).transpose(0, 1)
+    both = _linear(_rms_norm(latent, weights.kv_norm, LATENT_EPSILON), weights.kv, None)
+    key, value = both.unflatten(-1, (table.heads, -1)).transpose(0, 1).split([sizes.nope, sizes.value], -1)
+
+    def turned(part: Tensor) -> Tensor:
+        apart = part.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) if sizes.interleaved else part
+        return _rotated(apart, angles, table.rotary)
+
+    query = torch.cat((query[..., : sizes.nope], turned(query[..., sizes.nope :])), -1)
+    return query, torch.cat((key, turned(shared).expand(table.heads, -1, -1)), -1), value
 
 
 def _mlp(normed: Tensor, layer: LayerWeights, table: DecoderTable) -> Tensor:

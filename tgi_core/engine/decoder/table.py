@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tgi_core.engine.decoder.experts import NAMES, ExpertTable, read_experts
+from tgi_core.engine.decoder.experts import NAMES, ExpertTable, read_deepseek_experts, read_experts
+from tgi_core.engine.decoder.latent import LatentSizes, expert_layers, has_latent, latent_scale, read_latent
 from tgi_core.engine.decoder.rotary import Rotary, read_rotary
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
@@ -55,13 +56,18 @@ FAMILIES = {
 }
 """By `model_type`."""
 
+LATENT = Family(kv_heads=True)
+"""Whatever has latent attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The differences between layers: `window` positions that a query sees (None: all), and whether the layer has RoPE."""
+    """The differences between layers: `window` positions that a query sees (None: all), whether the layer has RoPE, and whether its MLP is
+    dense in a table with experts."""
 
     window: int | None
     rotary: bool
+    dense: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +97,34 @@ class DecoderTable:
     logit_scale: float
     sinks: bool = False
     experts: ExpertTable | None = None
-    """Of every layer, in place of one MLP; `intermediate` is then what a token's experts have together."""
+    """Of every layer that is not dense, in place of one MLP. If none is dense, `intermediate` is what a token's experts have together."""
+    latent: LatentSizes | None = None
+    """Of latent attention; `head_size` is then that of queries and keys, and the rotary positions are those of their last elements."""
+    extra_layers: int = 0
+    """Layers for multi-token prediction that follow in the checkpoint."""
+
+    @property
+    def value_size(self) -> int:
+        """Elements of a head's value."""
+        return self.head_size if self.latent is None else self.latent.value
+
+    @property
+    def widest(self) -> int:
+        """The most columns that a token has inside an MLP."""
+        return max(self.intermediate, self.experts.routing.chosen * self.experts.inner) if self.experts else self.intermediate
+
+    def experts_of(self, layer: int) -> ExpertTable | None:
+        """The experts of a layer."""
+        return None if self.layers[layer].dense else self.experts
 
 
 def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
-    """The table of a config.json. `experts`: also of a model with experts, attention sinks or YaRN, which not every device runs from its
-    table. Raises UnsupportedFamily."""
+    """The table of a config.json. `experts`: also of a model with experts, latent attention, attention sinks or YaRN, which not every
+    device runs from its table. Raises UnsupportedFamily."""
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None and has_latent(config):
+        return _latent_table(config, experts)
     if family is None:
         raise UnsupportedFamily(f"model type {str(model_type)[:60]!r} is not of the family")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
@@ -139,6 +165,47 @@ def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
     if not experts and (table.experts or table.sinks or table.rotary.scale != 1):
         raise UnsupportedFamily("this device runs no experts, attention sinks or YaRN from a table")
     return table
+
+
+def _latent_table(config: dict[str, Any], experts: bool) -> DecoderTable:
+    """The table of a model with latent attention. Raises UnsupportedFamily."""
+    if not experts:
+        raise UnsupportedFamily("this device runs no latent attention from a table")
+    heads, count = _count(config, "num_attention_heads"), _count(config, "num_hidden_layers")
+    sizes, sparse = read_latent(config, heads), expert_layers(config, count)
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise UnsupportedFamily(f"its activation is {str(config['hidden_act'])[:40]}")
+    own = read_deepseek_experts(config) if any(sparse) else None
+    bias = bool(config.get("attention_bias", False))
+    rotary = read_rotary(config, sizes.rope, LATENT.rotary_base, mscales=True)
+    if rotary.size != sizes.rope:
+        raise UnsupportedFamily("only some of the elements with positions of its latent attention are rotated")
+    return DecoderTable(
+        model_type=str(config.get("model_type")),
+        vocab_size=_count(config, "vocab_size"),
+        max_positions=_count(config, "max_position_embeddings"),
+        hidden=_count(config, "hidden_size"),
+        intermediate=_count(config, "intermediate_size") if own is None or not all(sparse) else own.routing.chosen * own.inner,
+        heads=heads,
+        kv_heads=heads,
+        head_size=sizes.key,
+        layers=tuple(DecoderLayer(None, True, not each) for each in sparse),
+        rotary=rotary,
+        epsilon=_number(config, "rms_norm_eps", LATENT.epsilon),
+        tied=bool(config.get("tie_word_embeddings", LATENT.tied)),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=False,
+        query_norm=False,
+        merged=False,
+        embedding_scale=1.0,
+        attention_scale=latent_scale(config, sizes),
+        residual_scale=1.0,
+        logit_scale=1.0,
+        experts=own,
+        latent=sizes,
+        extra_layers=int(config.get("num_nextn_predict_layers", config.get("num_mtp_layers", 0)) or 0),
+    )
 
 
 def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
@@ -210,9 +277,11 @@ def _number(config: dict[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
+def projections(table: DecoderTable, layer: int = 0) -> dict[str, tuple[tuple[int, int], bool]]:
     """Shape [out, in] and bias of a layer's projections, except for those of experts."""
     queries, keys, inner = table.heads * table.head_size, table.kv_heads * table.head_size, table.intermediate
+    if table.latent is not None:
+        return _latent_projections(table, table.latent, table.experts_of(layer) is None)
     if table.merged:
         inputs = {"self_attn.qkv_proj": (queries + 2 * keys, table.qkv_bias), "mlp.gate_up_proj": (2 * inner, table.mlp_bias)}
     else:
@@ -224,3 +293,19 @@ def projections(table: DecoderTable) -> dict[str, tuple[tuple[int, int], bool]]:
     else:
         inputs = {name: shape for name, shape in inputs.items() if name.startswith("self_attn")}
     return {name: ((size, table.hidden), bias) for name, (size, bias) in inputs.items()} | outputs
+
+
+def _latent_projections(table: DecoderTable, sizes: LatentSizes, dense: bool) -> dict[str, tuple[tuple[int, int], bool]]:
+    hidden, inner, queries = table.hidden, table.intermediate, table.heads * sizes.key
+    found = {"self_attn.kv_a_proj_with_mqa": ((sizes.kv_rank + sizes.rope, hidden), table.qkv_bias)}
+    if sizes.query_rank:
+        found["self_attn.q_a_proj"] = ((sizes.query_rank, hidden), table.qkv_bias)
+        found["self_attn.q_b_proj"] = ((queries, sizes.query_rank), False)
+    else:
+        found["self_attn.q_proj"] = ((queries, hidden), False)
+    found["self_attn.kv_b_proj"] = ((table.heads * (sizes.nope + sizes.value), sizes.kv_rank), False)
+    found["self_attn.o_proj"] = ((hidden, table.heads * sizes.value), table.output_bias)
+    if dense:
+        found |= {f"mlp.{name}_proj": ((inner, hidden), False) for name in ("gate", "up")}
+        found["mlp.down_proj"] = ((hidden, inner), False)
+    return found

@@ -11,6 +11,7 @@ from torch import Tensor
 from tgi_core.engine.attention.cache import CacheScales
 from tgi_core.engine.decoder.adapters import TableAdapter
 from tgi_core.engine.decoder.experts import ExpertWeights, expert_tensors
+from tgi_core.engine.decoder.latent import LatentSizes
 from tgi_core.engine.decoder.table import DecoderTable, projections
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.quantization.rounding import head_rounding
@@ -34,6 +35,16 @@ class MLPWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentWeights:
+    """Latent attention: norms of latents, and projections from them. Without a latent of queries, its two are None."""
+
+    query_norm: Tensor | None
+    query: Weight | None
+    kv_norm: Tensor
+    kv: Weight
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Projections are lists of weights [out, in] to be concatenated; a bias is that of the whole list, or None."""
 
@@ -48,6 +59,8 @@ class LayerWeights:
     key_norm: Tensor | None
     sinks: Tensor | None = None
     """[heads]"""
+    latent: LatentWeights | None = None
+    """Of latent attention: `qkv` are then the projections that read the hidden state."""
 
     @property
     def dense(self) -> MLPWeights:
@@ -65,7 +78,9 @@ class DecoderWeights:
     ) -> None:
         self.table, self.dtype, self.adapters = table, dtype, adapters
         self._prefix = "model." if "model.embed_tokens.weight" in stored.by_name else ""
-        apart = f"{self._prefix}mtp_layers.", "mtp."  # layers for multi-token prediction are no part of the table
+        count = len(table.layers)
+        extra = (f"{self._prefix}layers.{index}." for index in range(count, count + table.extra_layers))
+        apart = f"{self._prefix}mtp_layers.", "mtp.", *extra  # layers for multi-token prediction are no part of the table
         self._stored = stored.named({name: each for name, each in stored.by_name.items() if not name.startswith(apart)})
         self._check()
 
@@ -124,25 +139,39 @@ class DecoderWeights:
     def layer(self, index: int) -> LayerWeights:
         """The tensors of one layer."""
         at = f"{self._prefix}layers.{index}."
-        merged = self.table.merged
-        projections = ("qkv_proj",) if merged else ("q_proj", "k_proj", "v_proj")
-        normed = self.table.query_norm
+        latent, normed = self.table.latent, self.table.query_norm
+        projections: tuple[str, ...] = ("qkv_proj",) if self.table.merged else ("q_proj", "k_proj", "v_proj")
+        if latent is not None:
+            projections = ("q_a_proj" if latent.query_rank else "q_proj", "kv_a_proj_with_mqa")
         return LayerWeights(
             qkv=[self._weight(f"{at}self_attn.{name}.weight") for name in projections],
             qkv_bias=self._bias([f"{at}self_attn.{name}.bias" for name in projections]),
             output=self._weight(f"{at}self_attn.o_proj.weight"),
             output_bias=self._bias([f"{at}self_attn.o_proj.bias"]),
-            mlp=self._mlp(at),
+            mlp=self._mlp(at, index),
             attention_norm=self._tensor(f"{at}input_layernorm.weight"),
             mlp_norm=self._tensor(f"{at}post_attention_layernorm.weight"),
             query_norm=self._tensor(f"{at}self_attn.q_norm.weight") if normed else None,
             key_norm=self._tensor(f"{at}self_attn.k_norm.weight") if normed else None,
             sinks=self._tensor(f"{at}self_attn.sinks") if self.table.sinks else None,
+            latent=None if latent is None else self._latent(f"{at}self_attn.", latent),
         )
 
-    def _mlp(self, at: str) -> MLPWeights | ExpertWeights:
-        if self.table.experts is not None:
-            return ExpertWeights(self.table.experts, lambda name: self._tensor(f"{at}{name}"))
+    def _latent(self, at: str, sizes: LatentSizes) -> LatentWeights:
+        own = bool(sizes.query_rank)
+        return LatentWeights(
+            query_norm=self._tensor(f"{at}q_a_layernorm.weight") if own else None,
+            query=self._weight(f"{at}q_b_proj.weight") if own else None,
+            kv_norm=self._tensor(f"{at}kv_a_layernorm.weight"),
+            kv=self._weight(f"{at}kv_b_proj.weight"),
+        )
+
+    def _mlp(self, at: str, index: int) -> MLPWeights | ExpertWeights:
+        experts = self.table.experts_of(index)
+        if experts is not None:
+            return ExpertWeights(
+                experts, lambda name: self._tensor(f"{at}{name}"), lambda name: self._tensor(f"{at}{name}", torch.float32)
+            )
         inner = self.table.intermediate
         gate_up = self._weight(f"{at}mlp.gate_up_proj.weight") if self.table.merged else None
         return MLPWeights(
@@ -153,11 +182,11 @@ class DecoderWeights:
             down_bias=self._bias([f"{at}mlp.down_proj.bias"]),
         )
 
-    def _tensor(self, name: str) -> Tensor:
-        stored = self._stored.by_name[name]
-        return (
-            self._stored.tensor(stored) if stored.format is None else self._stored.weight(stored, self.dtype).dequantize()
-        ).to(self.dtype)
+    def _tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        stored, dtype = self._stored.by_name[name], dtype or self.dtype
+        return (self._stored.tensor(stored) if stored.format is None else self._stored.weight(stored, dtype).dequantize()).to(
+            dtype
+        )
 
     def _weight(self, name: str) -> Weight:
         return self._stored.linear(self._stored.by_name[name], self.dtype)
@@ -183,9 +212,9 @@ class DecoderWeights:
 
     def _linear_names(self) -> set[str]:
         """The weights of linear layers, and the embedding; only they may be quantized."""
-        layers, names = range(len(self.table.layers)), projections(self.table)
+        layers = range(len(self.table.layers))
         return {"lm_head.weight", f"{self._prefix}embed_tokens.weight"} | {
-            f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in names
+            f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in projections(self.table, index)
         }
 
     def _expert_names(self) -> set[str]:
@@ -193,7 +222,7 @@ class DecoderWeights:
         if self.table.experts is None:
             return set()
         layers, names = range(len(self.table.layers)), expert_tensors(self.table.experts, self.table.hidden)
-        return {f"{self._prefix}layers.{index}.{name}" for index in layers for name in names}
+        return {f"{self._prefix}layers.{index}.{name}" for index in layers for name in names if self.table.experts_of(index)}
 
 
 def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -204,19 +233,21 @@ def wanted_tensors(table: DecoderTable, prefix: str) -> dict[str, tuple[int, ...
     }
     if not table.tied:
         wanted["lm_head.weight"] = (table.vocab_size, table.hidden)
-    layer = projections(table)
     norms = {"input_layernorm": table.hidden, "post_attention_layernorm": table.hidden}
     if table.query_norm:
         norms |= {"self_attn.q_norm": table.head_size, "self_attn.k_norm": table.head_size}
+    if table.latent is not None:
+        norms |= {"self_attn.kv_a_layernorm": table.latent.kv_rank}
+        norms |= {"self_attn.q_a_layernorm": table.latent.query_rank} if table.latent.query_rank else {}
     for index in range(len(table.layers)):
-        at = f"{prefix}layers.{index}."
-        for name, (shape, bias) in layer.items():
+        at, experts = f"{prefix}layers.{index}.", table.experts_of(index)
+        for name, (shape, bias) in projections(table, index).items():
             wanted[f"{at}{name}.weight"] = shape
             if bias:
                 wanted[f"{at}{name}.bias"] = shape[:1]
         wanted |= {f"{at}{name}.weight": (size,) for name, size in norms.items()}
         if table.sinks:
             wanted[f"{at}self_attn.sinks"] = (table.heads,)
-        if table.experts is not None:
-            wanted |= {f"{at}{name}": shape for name, shape in expert_tensors(table.experts, table.hidden).items()}
+        if experts is not None:
+            wanted |= {f"{at}{name}": shape for name, shape in expert_tensors(experts, table.hidden).items()}
     return wanted

@@ -62,7 +62,7 @@ def _plan_table(options: OpenOptions, kit: DeviceKit, free_bytes: int | None) ->
     saved = dense - packed - round(plan.padding_bytes * packed / dense)
     weight_bytes = weights.bytes_beside(saved) if plan.maps_embedding else weights.num_bytes - saved
     shape = ModelShape(
-        dtype, table.vocab_size, table.max_positions, table.hidden, table.intermediate, weight_bytes, token_bytes=plan.token_bytes
+        dtype, table.vocab_size, table.max_positions, table.hidden, table.widest, weight_bytes, token_bytes=plan.token_bytes
     )
     planned = PlannedKit.of(kit, free_bytes, _taken(weights, plan, weight_bytes))
     layers, kernels = [layer.shape for layer in attention_layers(table)], (*plan.kernels, *linears.kernels())

@@ -49,7 +49,7 @@ def _put(
 
 
 @triton.jit
-def _copy(
+def copy_heads(
     source: tl.tensor, target: tl.tensor, there: tl.tensor, inverse: tl.tensor, width: tl.constexpr, block: tl.constexpr
 ) -> None:
     """Whole heads, where they are there; see `_put`."""
@@ -123,7 +123,7 @@ def rope_and_cache_kernel(
         _put(second * cosine + first * sine, HALF + at, rotated, is_query, is_key, own, keys + place, key_inverse)
     if REST > 0:
         _put(rest, beyond, left, is_query, is_key, own, keys + place, key_inverse)
-    _copy(own + KV_HEADS * HEAD, values + place, is_key, value_inverse, HEAD, BLOCK_HEAD)
+    copy_heads(own + KV_HEADS * HEAD, values + place, is_key, value_inverse, HEAD, BLOCK_HEAD)
 
 
 def launch_rope_and_cache(qkv: Tensor, positions: Tensor, slots: Tensor, heads: Heads, layer: DenseLayer) -> None:
