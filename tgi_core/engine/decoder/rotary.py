@@ -83,11 +83,14 @@ def _yarn(wavelengths: torch.Tensor, scaling: dict[str, Any], base: float) -> to
 
 
 def _yarn_scale(scaling: dict[str, Any]) -> float:
-    """What queries and keys are multiplied by. Raises UnsupportedFamily for a config with scales of its own."""
-    if scaling.get("mscale") or scaling.get("mscale_all_dim"):
-        raise UnsupportedFamily("its rotary positions have an mscale")
-    factor = _number(scaling, "factor")
-    return _number(scaling, "attention_factor", 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+    """What queries and keys are multiplied by: `attention_factor`, or the ratio that `mscale` and `mscale_all_dim` stand for."""
+    factor, (own, every) = _number(scaling, "factor"), (scaling.get(name) for name in ("mscale", "mscale_all_dim"))
+
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    ratio = mscale(_number(scaling, "mscale")) / mscale(_number(scaling, "mscale_all_dim")) if own and every else mscale(1.0)
+    return _number(scaling, "attention_factor", ratio)
 
 
 def _number(values: dict[str, Any], name: str, default: float | None = None) -> float:

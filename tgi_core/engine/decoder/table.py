@@ -95,8 +95,8 @@ class DecoderTable:
 
 
 def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
-    """The table of a config.json. `experts`: also of a model with experts, attention sinks or YaRN, which not every device runs from its
-    table. Raises UnsupportedFamily."""
+    """The table of a config.json. `experts`: also of a model with experts or attention sinks, which not every device runs from its table.
+    Raises UnsupportedFamily."""
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
@@ -136,8 +136,8 @@ def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
         sinks=family.sinks,
         experts=own,
     )
-    if not experts and (table.experts or table.sinks or table.rotary.scale != 1):
-        raise UnsupportedFamily("this device runs no experts, attention sinks or YaRN from a table")
+    if not experts and (table.experts or table.sinks):
+        raise UnsupportedFamily("this device runs no experts or attention sinks from a table")
     return table
 
 
