@@ -64,9 +64,9 @@ def shapes(hidden: int, states: int, own_vocab: int, layer: str) -> dict[str, tu
     }
 
 
-def eagle3(folder: Path, base: Path, *, speculators: bool, own_vocab: int = 200) -> tuple[Path, Guess]:
+def eagle3(folder: Path, base: Path, *, speculators: bool, own_vocab: int = 200, yarn: float = 1.0) -> tuple[Path, Guess]:
     """A random head: in the layout of the library speculators, with embeddings of its own and the norm before the residual, or in
-    SpecForge's without both."""
+    SpecForge's without both. `yarn`: what its queries and keys are multiplied by."""
     model, draw = base_model(base), torch.Generator().manual_seed(9)
     vocab, width = model.get_input_embeddings().weight.shape
     hidden, layer = (48, "layers.0.") if speculators else (width, "midlayer.")
@@ -96,15 +96,15 @@ def eagle3(folder: Path, base: Path, *, speculators: bool, own_vocab: int = 200)
         }
     else:
         states = (2, count // 2, count - 3)
-        config = config_of(hidden, vocab, architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=own_vocab)
+        rope = {"rope_type": "yarn", "factor": 1.0, "attention_factor": yarn, "original_max_position_embeddings": 16}
+        config = config_of(hidden, vocab, architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=own_vocab, rope_scaling=rope)
     embedding = tensors.get("embed_tokens.weight", model.get_input_embeddings().weight.detach())
 
     def guess(tokens: list[int], number: int) -> list[int]:
         row, state = tokens[1:], layer_states(model, tokens[:-1], states) @ tensors["fc.weight"].T
         for _ in range(number):
-            stream = _stream(
-                {name.removeprefix(layer): value for name, value in tensors.items()}, embedding[row], state, speculators
-            )
+            own = {name.removeprefix(layer): value for name, value in tensors.items()}
+            stream = _stream(own, embedding[row], state, speculators, yarn)
             at = int((_normed(stream, tensors["norm.weight"]) @ tensors["lm_head.weight"].T).argmax())
             row, state = [*row, at + int(tensors["d2t"][at])], torch.cat((state, stream.unsqueeze(0)))
         return row[len(tokens) - 1 :]
@@ -116,7 +116,7 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + EPSILON) * weight
 
 
-def _stream(tensors: dict[str, Tensor], embedded: Tensor, state: Tensor, norm_before_residual: bool) -> Tensor:
+def _stream(tensors: dict[str, Tensor], embedded: Tensor, state: Tensor, norm_before_residual: bool, yarn: float) -> Tensor:
     """The layer's stream [hidden] at the last token of a row."""
     normed = _normed(state, tensors["hidden_norm.weight"])
     x = torch.cat((_normed(embedded, tensors["input_layernorm.weight"]), normed), -1)
@@ -124,7 +124,7 @@ def _stream(tensors: dict[str, Tensor], embedded: Tensor, state: Tensor, norm_be
         (x @ tensors[f"self_attn.{name}_proj.weight"].T).view(len(x), -1, HEAD).transpose(0, 1) for name in ("q", "k", "v")
     )
     angles = torch.arange(len(x)).float().unsqueeze(1) / 10000.0 ** (torch.arange(0, HEAD, 2) / HEAD)
-    query, key = _rotated(query, angles), _rotated(key, angles)
+    query, key = yarn * _rotated(query, angles), yarn * _rotated(key, angles)
     key, value = (part.repeat_interleave(HEADS // KV_HEADS, 0) for part in (key, value))
     weights = (query[:, -1:] @ key.transpose(-1, -2) / math.sqrt(HEAD)).softmax(-1)
     stream = (normed if norm_before_residual else state)[-1] + tensors["self_attn.o_proj.weight"] @ (weights @ value).flatten()

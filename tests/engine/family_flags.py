@@ -20,6 +20,8 @@ def rope(kind: str, **fields: float) -> dict[str, object]:
     return {**outside, "rope_scaling": None if kind == "default" else {"rope_type": kind, **fields}}
 
 
+YARN = {"factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 500.0}
+
 FLAGS: list[tuple[str, dict[str, object]]] = [
     ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
     ("llama", rope("linear", factor=2.0, rope_theta=5000.0) | {"intermediate_size": 88}),
@@ -44,10 +46,12 @@ FLAGS: list[tuple[str, dict[str, object]]] = [
     ("llama", {"head_dim": 64, "attention_bias": True}),
     ("qwen2", {"num_attention_heads": 2, "num_key_value_heads": 1}),
     ("smollm3", {"num_attention_heads": 2, "num_key_value_heads": 1, "no_rope_layers": [1, 0, 1, 0]}),
+    ("llama", rope("yarn", **YARN)),
+    ("llama", rope("yarn", **YARN) | {"head_dim": 64}),
+    ("qwen2", rope("yarn", mscale=1.0, mscale_all_dim=0.5, **YARN)),
+    ("qwen3", rope("yarn", truncate=False, attention_factor=0.9, beta_fast=8.0, **YARN)),
 ]
 """Biases, tied weights, rotary variants, windows of some layers and scalings: model types with fields of their configs."""
-
-YARN = {"factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 500.0}
 
 EXPERT_FLAGS: list[tuple[str, dict[str, object]]] = [
     ("qwen2_moe", {"shared_expert_intermediate_size": 80, "norm_topk_prob": True, "num_experts": 7, "num_experts_per_tok": 3}),
@@ -59,10 +63,8 @@ EXPERT_FLAGS: list[tuple[str, dict[str, object]]] = [
         | {"layer_types": ["full_attention", "sliding_attention"] * 2}
         | ({"swiglu_limit": 0.4} if TRANSFORMERS_5 else {}),  # 4 does not read it
     ),
-    ("llama", rope("yarn", **YARN)),
-    ("qwen3", rope("yarn", truncate=False, attention_factor=0.9, beta_fast=8.0, **YARN)),
 ]
-"""Experts, and the rotary positions that such models have: for devices that run them from their table."""
+"""Experts and sinks: for devices that run them from their table."""
 
 
 def save_flagged(model_type: str, fields: dict[str, object], folder: Path) -> Path:

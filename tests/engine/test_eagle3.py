@@ -40,6 +40,16 @@ def test_it_guesses_what_its_formula_says(speculators: bool, llama: Path, tmp_pa
         assert run.tokens[id] == tokens[: len(run.tokens[id])]
 
 
+def test_yarn_scales_its_attention(llama: Path, tmp_path: Path) -> None:
+    """What a head's config multiplies queries and keys by is in what it guesses."""
+    folder, guess = eagle3(tmp_path / "head", llama, speculators=False, yarn=0.05)
+    session, capacity = open_cpu(llama, PLAN, speculator=str(folder))
+    run = Observed(session, capacity)
+    prompt = (*PROMPTS[0], *PROMPTS[1], *PROMPTS[2])
+    run.step(run.request(1, prompt, len(prompt)))
+    assert run.rows[1].proposed == tuple(guess([*prompt, *run.tokens[1]], 3))
+
+
 def test_a_prefix_is_shared_with_its_cache(llama: Path, tmp_path: Path) -> None:
     """A row that goes on behind a block of another with the same tokens finds its keys and values there."""
     folder, guess = eagle3(tmp_path / "head", llama, speculators=False)

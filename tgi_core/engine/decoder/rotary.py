@@ -26,9 +26,8 @@ class Rotary:
     scale: float = 1.0
 
 
-def read_rotary(config: dict[str, Any], head_size: int, base: float, mscales: bool = False) -> Rotary:
-    """Read a config, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. `mscales`: also one with YaRN's
-    `mscale`, which latent attention has. Raises UnsupportedFamily."""
+def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
+    """Read a config, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises UnsupportedFamily."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise UnsupportedFamily("its rotary parameters are not an object")
@@ -46,10 +45,7 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float, mscales: bo
     elif kind == "llama3":
         frequencies = _llama3(frequencies, scaling)
     elif kind == "yarn":
-        frequencies, scale = (
-            _yarn(base ** (torch.arange(0, size, 2).float() / size), scaling, base),
-            _yarn_scale(scaling, mscales),
-        )
+        frequencies, scale = _yarn(base ** (torch.arange(0, size, 2).float() / size), scaling, base), _yarn_scale(scaling)
     elif kind == "dynamic" and "original_max_position_embeddings" not in scaling:
         pass  # changes nothing up to max_position_embeddings, where rows end
     elif kind != "default":
@@ -87,15 +83,13 @@ def _yarn(wavelengths: torch.Tensor, scaling: dict[str, Any], base: float) -> to
     return 1.0 / (factor * wavelengths) * (1 - kept) + 1.0 / wavelengths * kept
 
 
-def _yarn_scale(scaling: dict[str, Any], mscales: bool) -> float:
-    """What queries and keys are multiplied by. Raises UnsupportedFamily for a config with scales of its own unless `mscales` are read."""
-    factor, own, all_dim = _number(scaling, "factor"), scaling.get("mscale"), scaling.get("mscale_all_dim")
-    if (own or all_dim) and not mscales:
-        raise UnsupportedFamily("its rotary positions have an mscale")
-    scale = mscale(factor, 1.0)
-    if own and all_dim:
-        scale = mscale(factor, _number(scaling, "mscale")) / mscale(factor, _number(scaling, "mscale_all_dim"))
-    return _number(scaling, "attention_factor", scale)
+def _yarn_scale(scaling: dict[str, Any]) -> float:
+    """What queries and keys are multiplied by: `attention_factor`, or the ratio that `mscale` and `mscale_all_dim` stand for."""
+    factor, (own, every) = _number(scaling, "factor"), (scaling.get(name) for name in ("mscale", "mscale_all_dim"))
+    ratio = mscale(factor, 1.0)
+    if own and every:
+        ratio = mscale(factor, _number(scaling, "mscale")) / mscale(factor, _number(scaling, "mscale_all_dim"))
+    return _number(scaling, "attention_factor", ratio)
 
 
 def _number(values: dict[str, Any], name: str, default: float | None = None) -> float:

@@ -119,8 +119,8 @@ class DecoderTable:
 
 
 def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
-    """The table of a config.json. `experts`: also of a model with experts, latent attention, attention sinks or YaRN, which not every
-    device runs from its table. Raises UnsupportedFamily."""
+    """The table of a config.json. `experts`: also of a model with experts, latent attention or attention sinks, which not every device
+    runs from its table. Raises UnsupportedFamily."""
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None and has_latent(config):
@@ -162,8 +162,8 @@ def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
         sinks=family.sinks,
         experts=own,
     )
-    if not experts and (table.experts or table.sinks or table.rotary.scale != 1):
-        raise UnsupportedFamily("this device runs no experts, attention sinks or YaRN from a table")
+    if not experts and (table.experts or table.sinks):
+        raise UnsupportedFamily("this device runs no experts or attention sinks from a table")
     return table
 
 
@@ -177,7 +177,7 @@ def _latent_table(config: dict[str, Any], experts: bool) -> DecoderTable:
         raise UnsupportedFamily(f"its activation is {str(config['hidden_act'])[:40]}")
     own = read_deepseek_experts(config) if any(sparse) else None
     bias = bool(config.get("attention_bias", False))
-    rotary = read_rotary(config, sizes.rope, LATENT.rotary_base, mscales=True)
+    rotary = read_rotary(config, sizes.rope, LATENT.rotary_base)
     if rotary.size != sizes.rope:
         raise UnsupportedFamily("only some of the elements with positions of its latent attention are rotated")
     return DecoderTable(

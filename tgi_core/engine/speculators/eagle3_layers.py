@@ -69,4 +69,5 @@ class Eagle3Layers:
     def _heads(self, positions: Tensor) -> Heads:
         """The heads of tokens at these positions."""
         table, angles = self._config.table, positions.float().unsqueeze(1) * self._frequencies
-        return Heads(HeadSizes(table.heads, table.kv_heads, table.head_size), torch.cat((angles.cos(), angles.sin()), -1), None)
+        cos_sin = torch.cat((angles.cos(), angles.sin()), -1) * table.rotary.scale
+        return Heads(HeadSizes(table.heads, table.kv_heads, table.head_size), cos_sin, None)
