@@ -79,8 +79,8 @@ def arrivals(model: Path, rounds: int) -> dict[str, Any]:
 
 def _beside(port: int, name: str, times: Sequence[float]) -> tuple[list[Outcome], list[Outcome]]:
     """Outcomes of the background streams and of requests sent at the given times. Raises LoadError."""
-    steady = [_ask(f"steady {name} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
-    coming = [_ask(f"new {name} {row}", PROMPT, ARRIVING_TOKENS, at=at, group="new") for row, at in enumerate(times)]
+    steady = [ask(f"steady {name} {row}", PROMPT, STEADY_TOKENS, group="steady") for row in range(STEADY)]
+    coming = [ask(f"new {name} {row}", PROMPT, ARRIVING_TOKENS, at=at, group="new") for row, at in enumerate(times)]
     outcomes = offer(loopback(port), [*steady, *coming]).outcomes
     if bad := [outcome for outcome in outcomes if outcome.status != 200]:
         raise LoadError(f"status {bad[0].status}: {bad[0].error}")
@@ -103,8 +103,8 @@ def start_and_memory(model: Path, rounds: int) -> dict[str, Any]:
         with _server(model, "cpu", "--kv-cache-tokens", str(CACHE_TOKENS)) as server:
             healthy = server.wait_ready(300)
             asked = time.perf_counter() - server.started
-            [first] = first_tokens(offer(loopback(server.port), [_ask(f"first {turn}", PROMPT, 1)]).outcomes)
-            tokens(offer(loopback(server.port), [_ask(f"more {turn} {row}", PROMPT, 64) for row in range(32)]), tgi_count, 64)
+            [first] = first_tokens(offer(loopback(server.port), [ask(f"first {turn}", PROMPT, 1)]).outcomes)
+            tokens(offer(loopback(server.port), [ask(f"more {turn} {row}", PROMPT, 64) for row in range(32)]), tgi_count, 64)
             resident = server.resident()
         row = {
             "round": turn,
@@ -124,7 +124,8 @@ def _server(model: Path, backend: str, *flags: str) -> Server:
     return Server(tgi_command(model, backend, *flags), Path(tempfile.gettempdir()) / f"tgi-bench-{backend}.log")
 
 
-def _ask(seed: str, length: int, new: int, at: float = 0.0, group: str = "") -> Ask:
+def ask(seed: str, length: int, new: int, at: float = 0.0, group: str = "") -> Ask:
+    """A request for `new` tokens behind a prompt of `length`."""
     parameters = {"max_new_tokens": new, "details": True}
     return Ask(at, PATH, json.dumps({"inputs": prompt(seed, length)[1], "parameters": parameters}), group)
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tgi_backend_cpu.interface import Layout, Linear, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
+from tgi_backend_cpu.packing import codes as code_packing
 from tgi_backend_cpu.packing import pack
 from torch import Tensor
 
@@ -234,6 +235,22 @@ def test_codes_take_their_bits(kernels: Kernels) -> None:
     arena = Arena(kernels)
     for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 8, 8, False, 1)]):
         assert pack(kernels, arena, weights).layout not in (Layout.CODES4, Layout.CODES8)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("kind", ["scales", "zero points", "offsets"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_large_weight_is_packed_in_pieces(
+    kernels: Kernels, bits: int, kind: str, rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few panels at a time, to the bytes that they have when all are packed at once."""
+    monkeypatch.setattr(kernels, "int8_rows", rounds)
+    weight, found = coded(500, 64, 2, bits, kind, 1), []
+    for piece in (code_packing._PIECE, 3 * 64 * 64):
+        monkeypatch.setattr(code_packing, "_PIECE", piece)
+        arena = Arena(kernels)
+        found.append(ctypes.string_at(pack(kernels, arena, [weight]).data, arena.num_bytes))
+    assert found[0] == found[1] and any(found[0])
 
 
 def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:

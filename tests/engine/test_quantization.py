@@ -21,6 +21,7 @@ from tests.engine.tiny_models import open_cpu, ragged_schedule, save_tiny
 from tgi_core.backend import Unsupported
 from tgi_core.engine.models.linear import WeightLinear
 from tgi_core.engine.parallel.partition import Shard
+from tgi_core.engine.quantization import rounding
 from tgi_core.engine.quantization.checking import disagreement
 from tgi_core.engine.quantization.linear import Linear, Linears
 from tgi_core.engine.quantization.rounding import rounded
@@ -201,6 +202,19 @@ def test_rounding_to_nearest(kind: str, inputs: int, most: float) -> None:
     weight = rounded(matrix, kind, torch.float32)
     assert (weight.dequantize() - matrix).abs().max() <= most * matrix.abs().max() and not weight.dequantize()[3].any()
     assert len(weight.parts) == (3 if most == 0.09 else 2)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("most", [1.0, 1e5])
+def test_rounding_in_pieces(kind: str, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large matrix, which is rounded a few rows at a time, gets the codes, scales and zero points that it gets as a whole: also if one
+    row has scales that are no float16."""
+    matrix = torch.randn(37, 64, generator=torch.Generator().manual_seed(4))
+    matrix[30] *= most
+    whole = rounded(matrix, kind, torch.float32)
+    monkeypatch.setattr(rounding, "_PIECE", 5 * 64)
+    pieces = rounded(matrix, kind, torch.float32)
+    assert all(map(torch.equal, whole.parts, pieces.parts))
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])

@@ -252,9 +252,9 @@ def load_table(
     Unsupported."""
     weights = table_weights(options, kit)
     table = weights.table
-    runner, expected = make(weights, progress), _expected(weights)
+    expected = _expected(weights)  # first: it takes memory for a time
+    runner = make(weights, progress)
     weights.forget()
-
     return runner, partial(_check_table, runner, expected, table)
 
 

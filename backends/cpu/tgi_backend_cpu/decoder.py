@@ -63,9 +63,12 @@ class PackedDecoder:
         self.saved_bytes = 0
         """Bytes that the packed weights save compared with dense ones."""
         count = len(self.table.layers)
+        self._head = self._linear([weights.head()], None)  # first: nothing else takes as much memory beside what it becomes
+        weights.forget()
         self.layers = (Layer * count)()
         for index in range(count):
             self.layers[index] = self._layer(weights, index)
+            weights.forget()
             progress("loading weights", index + 1, count, "step")
         self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
@@ -129,7 +132,7 @@ class PackedDecoder:
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
             embedding=self.embedding.data_ptr(),
-            head=self._linear([weights.head()], None),
+            head=self._head,
             adapters=self.adapters.found,
             ranks=self.adapters.ranks,
         )

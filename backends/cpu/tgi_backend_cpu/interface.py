@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 13
+INTERFACE = 14
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -43,11 +43,11 @@ class Linear(Structure):
 
 
 class UnpackedCodes(Structure):
-    """A weight of codes in panels, to be encoded."""
+    """A weight of codes in panels; those to be encoded are first…last-1, whose codes `codes` has."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("codes", "scales", "zeros", "offsets")),
-        *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps")),
+        *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps", "first", "last")),
         ("bits", c_int32),
     )
 

@@ -16,6 +16,9 @@ from tgi_core.engine.decoder.table import DecoderLayer, DecoderTable
 from tgi_core.engine.decoder.weights import DecoderWeights, LatentWeights, LayerWeights
 from tgi_core.engine.quantization.weight import Dense, Weight, concatenated
 
+_PIECE = 1 << 22
+"""Elements of a quantized weight that are dequantized at a time: an output head is large."""
+
 
 def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdapter | None = None) -> Tensor:
     """Logits [tokens, vocabulary] of a row, float32. GEMMs run in the weights' dtype, everything between them in float32."""
@@ -33,6 +36,7 @@ def reference_logits(weights: DecoderWeights, ids: list[int], adapter: TableAdap
             stream = stream + table.residual_scale * _attention(normed, layer, kind, table, angles)
             normed = _rms_norm(stream, layer.mlp_norm, table.epsilon)
             stream = stream + table.residual_scale * _mlp(normed, layer, table)
+            weights.forget()
         return _linear(_rms_norm(stream, weights.final_norm(), table.epsilon), weights.head(), None) * table.logit_scale
 
 
@@ -122,7 +126,9 @@ def _mlp(normed: Tensor, layer: LayerWeights, table: DecoderTable) -> Tensor:
 
 
 def _linear(input: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-    out = F.linear(input.to(weight.dtype), weight.dequantize()).float()
+    step = weight.shape[0] if isinstance(weight, Dense) else max(1, _PIECE // weight.shape[1])
+    parts = (weight.rows(first, first + step).dequantize() for first in range(0, weight.shape[0], step))
+    out = torch.cat([F.linear(input.to(weight.dtype), part) for part in parts], -1).float()
     return out if bias is None else out + bias.float()
 
 

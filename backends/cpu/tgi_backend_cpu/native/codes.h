@@ -254,11 +254,12 @@ class WeightLines {
   unit* to_;
 };
 
-// A weight in panels: int16 codes [step][block][16][2] without their offset, and floats [group][block][16].
+// A weight in panels: int16 codes [step][block][16][2] without their offset, of panels first…last-1, which are to be written; and floats
+// [group][block][16] of all panels.
 struct UnpackedCodes {
   const int16_t* codes;
   const float *scales, *zeros, *offsets;  // no zero points or offsets: null
-  size_t panels, blocks, steps, groups, group_steps;
+  size_t panels, blocks, steps, groups, group_steps, first, last;
   int32_t bits;
 };
 
@@ -316,14 +317,14 @@ class CodeEncoder {
 
   void run(Pool& pool, char* to) {
     memcpy(to, &head_, sizeof head_);
-    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Codes*)to, panel); };
-    pool.run({phase_of(Part::other, work, from_.panels)});
+    const auto work = [&](uint32_t task, Scratch&, uint64_t) { write(*(const Codes*)to, from_.first + task); };
+    pool.run({phase_of(Part::other, work, from_.last - from_.first)});
   }
 
  private:
   void write(const Codes& head, size_t panel) const {
     const size_t lines = from_.steps * from_.blocks;
-    const int16_t* code = from_.codes + panel * lines * 32;
+    const int16_t* code = from_.codes + (panel - from_.first) * lines * 32;
     char* to = (char*)head.codes(panel);
     for (size_t step = 0; step < from_.steps; step++)
       for (size_t block = 0; block < from_.blocks; block++)

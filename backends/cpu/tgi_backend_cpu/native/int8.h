@@ -45,13 +45,13 @@ class Int8Encoder {
 
   void run(Pool& pool, char* to) {
     memcpy(to, &head_, sizeof head_);
-    const auto work = [&](uint32_t panel, Scratch&, uint64_t) { write(*(const Int8*)to, panel); };
-    pool.run({phase_of(Part::other, work, from_.panels)});
+    const auto work = [&](uint32_t task, Scratch&, uint64_t) { write(*(const Int8*)to, from_.first + task); };
+    pool.run({phase_of(Part::other, work, from_.last - from_.first)});
   }
 
  private:
   void write(const Int8& head, size_t panel) const {
-    const int16_t* code = from_.codes + panel * from_.steps * from_.blocks * 32;
+    const int16_t* code = from_.codes + (panel - from_.first) * from_.steps * from_.blocks * 32;
     uint8_t* to = (uint8_t*)head.panel(panel);
     memset(to, from_.bits == 4 ? 0 : zero_of(8), head.panel_bytes);
     for (size_t step = 0; step < from_.steps; step++)

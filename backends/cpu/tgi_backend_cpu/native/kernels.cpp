@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 13; }
+int32_t tgi_interface() { return 14; }
 
 // Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
 int32_t tgi_permit() { return permit_tiles(); }
@@ -108,7 +108,7 @@ size_t tgi_pack_bf12(void* pool, const unit* weight, size_t panels, size_t panel
   return Bf12Encoder(weight, panels, panel_bytes / kLine).run(*(Pool*)pool, to);
 }
 
-// The bytes that a weight of codes takes, and, if `to` is not null, writes it there.
+// The bytes that a weight of codes takes, and, if `to` is not null, writes its panels first…last-1 there.
 size_t tgi_pack_codes(void* pool, const UnpackedCodes* from, char* to) {
   CodeEncoder encoder(*from);
   if (to) encoder.run(*(Pool*)pool, to);

@@ -4,26 +4,29 @@ that are rounded to eight bits (`native/int8.h`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tgi_backend_cpu.interface import Layout, UnpackedCodes
+from tgi_backend_cpu.interface import Layout, Panels, UnpackedCodes
 from tgi_backend_cpu.kernels import Arena, Memory
 from tgi_backend_cpu.packing.panels import Unpacked
 from tgi_core.engine.quantization.weight import Affine, Grouped, Weight
 
 _STEP = 8
 """Groups must have a multiple of this many inputs, which are decoded at a time."""
+_PIECE = 1 << 22
+"""Codes that are unpacked at a time, of four bytes while they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Numbers (code − zero) · scale + offset: codes [out, in], int16; scales, zeros and offsets [out, groups], float32."""
+    """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers; scales, zeros and offsets [out, groups], float32."""
 
     codes: Tensor
+    middle: int
     scales: Tensor
     zeros: Tensor | None
     offsets: Tensor | None
@@ -33,29 +36,42 @@ class _Codes:
         """The numbers of an integer weight. Unsigned codes are counted from the middle of their range, and offsets account for that. A
         zero point that is not a code, as in HQQ's files, becomes an offset."""
         codes, scales, *others = weight.parts
-        codes, scales = codes.to(torch.int16), scales.float()
+        scales = scales.float()
         if isinstance(weight, Affine):
             most = int(codes.max())
             middle = 0 if most < 8 else 8 if most < 16 else 128 if most > 127 else 0
-            return cls(codes - middle, scales, None, others[0].float() + middle * scales)
+            return cls(codes, middle, scales, None, others[0].float() + middle * scales)
         if not others:
-            return cls(codes, scales, None, None)
-        zeros, half = others[0].float(), 8 if _fit_nibbles(codes) else 128
+            return cls(codes, 0, scales, None, None)
+        zeros = others[0].float()
+        found = cls(codes, 0, scales, zeros, None)
+        half = 8 if found.fit_nibbles else 128
         if bool(((zeros == zeros.round()) & (zeros >= -half) & (zeros < half)).all()):
-            return cls(codes, scales, zeros, None)
-        return cls(codes, scales, None, -zeros * scales)
+            return found
+        return replace(found, zeros=None, offsets=-zeros * scales)
+
+    @property
+    def fit_nibbles(self) -> bool:
+        """Whether four bits hold the codes."""
+        low, high = torch.aminmax(self.codes)
+        return int(low) - self.middle >= -8 and int(high) - self.middle <= 7
+
+    def counted(self, first: int, last: int) -> Tensor:
+        """The codes of rows first…last-1, counted from their middle, int16."""
+        codes = self.codes[first:last].to(torch.int16)
+        return codes - self.middle if self.middle else codes
 
     def in_groups(self, size: int) -> _Codes:
         """The same numbers in groups of `size` inputs, a divisor of the present group size."""
         times = self.codes.shape[1] // self.scales.shape[1] // size
         zeros, offsets = (None if part is None else part.repeat_interleave(times, 1) for part in (self.zeros, self.offsets))
-        return _Codes(self.codes, self.scales.repeat_interleave(times, 1), zeros, offsets)
+        return replace(self, scales=self.scales.repeat_interleave(times, 1), zeros=zeros, offsets=offsets)
 
     def without_zeros(self) -> _Codes:
         """The same numbers, to float32's precision, with offsets instead of zero points."""
         if self.zeros is None:
             return self
-        return _Codes(self.codes, self.scales, None, _or_zeros(self.offsets, self.scales) - self.zeros * self.scales)
+        return replace(self, zeros=None, offsets=_or_zeros(self.offsets, self.scales) - self.zeros * self.scales)
 
 
 class CodePanels:
@@ -73,12 +89,11 @@ class CodePanels:
         if asked.dtype is not torch.bfloat16 or (self._rounds and not asked.kernels.int8_rows):
             return None
         found = _common(asked.weights)
-        if found is None or (self._bits == 4 and not all(_fit_nibbles(own.codes) for own in found)):
+        if found is None or (self._bits == 4 and not all(own.fit_nibbles for own in found)):
             return None
         if any(own.offsets is not None for own in found):
             found = [own.without_zeros() for own in found]
         count = found[0].scales.shape[1]
-        codes = self._panels(asked, [own.codes for own in found], asked.depth)
         scales = self._panels(asked, [own.scales for own in found], count)
         zeros, offsets = (
             self._panels(asked, [_or_zeros(part, own.scales) for part, own in zip(parts, found, strict=True)], count)
@@ -86,30 +101,44 @@ class CodePanels:
             else None
             for parts in ([own.zeros for own in found], [own.offsets for own in found])
         )
-        _, line_bytes = asked.sizes(True, 2)
+        blocks = asked.sizes(True, 2)[1] // 64
         unpacked = UnpackedCodes(
-            codes.address,
+            None,
             scales.address,
             zeros.address if zeros is not None else None,
             offsets.address if offsets is not None else None,
             asked.count,
-            line_bytes // 64,
+            blocks,
             -(-asked.depth // 2),
             count,
             -(-asked.depth // count // 2),
-            self._bits,
+            bits=self._bits,
         )
         call, pool = asked.kernels.call, asked.kernels.pool
         write = call.tgi_pack_int8 if self._rounds else call.tgi_pack_codes
         to = arena.take(write(pool, unpacked, None))
-        write(pool, unpacked, to)
+        for unpacked.first, unpacked.last in _pieces(asked, 16 * blocks):
+            rows = (16 * blocks * unpacked.first, 16 * blocks * unpacked.last if len(found) == 1 else asked.columns)
+            codes = self._panels(asked, [own.counted(*rows) for own in found], asked.depth, unpacked.last - unpacked.first)
+            unpacked.codes = codes.address
+            write(pool, unpacked, to)
         return to
 
-    def _panels(self, asked: Unpacked, matrices: list[Tensor], depth: int) -> Memory:
-        count, panel_bytes = asked.sizes(matrices[0].itemsize == 2, depth)
+    def _panels(self, asked: Unpacked, matrices: list[Tensor], depth: int, count: int = 0) -> Memory:
+        """The matrices in panels: in all of the weight's, or in `count`."""
+        every, panel_bytes = asked.sizes(matrices[0].itemsize == 2, depth)
+        count = count or every
         memory = Memory(asked.kernels, count * panel_bytes)
         asked.write_matrices(memory.address, matrices)
         return memory
+
+
+def _pieces(asked: Unpacked, width: int) -> Iterator[tuple[int, int]]:
+    """Ranges of panels of `width` outputs that are unpacked at a time: a single weight may be large, such as an output head."""
+    alone = len(asked.weights) == 1 and asked.panels is Panels.PLAIN
+    step = max(1, _PIECE // (width * asked.depth)) if alone else asked.count
+    for first in range(0, asked.count, step):
+        yield first, min(asked.count, first + step)
 
 
 def _common(weights: Sequence[Weight]) -> list[_Codes] | None:
@@ -125,8 +154,3 @@ def _common(weights: Sequence[Weight]) -> list[_Codes] | None:
 
 def _or_zeros(part: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if part is None else part
-
-
-def _fit_nibbles(codes: Tensor) -> bool:
-    low, high = torch.aminmax(codes)
-    return int(low) >= -8 and int(high) <= 7
