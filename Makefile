@@ -122,7 +122,7 @@ test-images:
 	    httpx hypothesis pytest pytest-asyncio pytest-timeout
 	.venv-images/bin/pip install --disable-pip-version-check -q --no-deps torchvision==0.28.0 num2words docopt
 	PYTHONPATH=$(CURDIR)/tests/torchvision .venv-images/bin/python -m pytest -o addopts= -o filterwarnings=default \
-	    tests/engine/test_images.py tests/serve/test_vision_shapes.py
+	    tests/engine/test_images.py tests/engine/test_unfit_images.py tests/serve/test_vision_shapes.py
 
 # the clients that people use, each in a venv of its own, against one server: all of them, or CLIENTS="openai-2 litellm"
 test-clients: install
