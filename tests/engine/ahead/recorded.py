@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):
         inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
         results = _tensors(out)
         fresh = [(place, leaf) for place, leaf in enumerate(results) if leaf.untyped_storage().data_ptr() not in inputs]
-        if fresh or func._schema.is_mutable or not results:
+        if fresh or func._schema.is_mutable or not results or name == "wait_tensor":  # which waits for a collective
             self.operations.append(Operation(func, args, kwargs or {}, fresh))
         return out
 
