@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.device import Device, alone, device, request
@@ -162,6 +162,7 @@ def test_cuts() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(parts, min_size=1, max_size=5), st.booleans())
+@example([[(0, 4, "a")], [(0, 1, "a"), (0, 1, "a")], [(0, 4, "a")]], False)
 def test_one_image_at_a_time_beside_decoding_rows(
     demo_tokenizer: Tokenizer, prompts: list[list[tuple[int, int, str]]], whole: bool
 ) -> None:
@@ -181,7 +182,7 @@ def test_one_image_at_a_time_beside_decoding_rows(
             assert missed[key] <= 2 or key in one.ended
         for key, sequence in one.scheduler.sequences.items():
             for image in sequence.request.image_spans:
-                if sequence.computed > image.start:
+                if sequence.computed > image.start >= sequence.cached:  # the tower does not run for one in a cached prefix
                     begun.setdefault((key, image.start), turn)
         if all(key in one.ended for key in keys):
             break
