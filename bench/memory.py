@@ -1,6 +1,6 @@
 """Memory of `tgi serve` on the CPU while it loads a model and serves it, with plain and with quantized weights.
 
-    python -m bench.memory [--models 135m 500m] [--weights bfloat16 int8 int4 rtn4 rtn8] [--json FILE]
+    python -m bench.memory [--models 135m 500m] [--weights bfloat16 int8 int4 rtn4 rtn8] [--json OUT]
 
 `int8` and `int4` are rounded at load (`--quantize`); `rtn4` and `rtn8` are checkpoints that `tgi quantize` has written. Memory is the
 PSS of all of the server's processes together, so pages that they share count once, and pages of mapped files count. It is sampled every
@@ -103,7 +103,18 @@ def checkpoint(name: str, weights: str) -> Path:
         return plain
     folder = plain.with_name(f"{plain.name}-{weights}")
     if not (folder / "config.json").exists():
-        how = ["--method", "rtn", "--bits", weights.removeprefix("rtn"), "--group-size", str(GROUP)]
+        how = [
+            "--method",
+            "rtn",
+            "--bits",
+            weights.removeprefix("rtn"),
+            "--group-size",
+            str(GROUP),
+            "--rows",
+            "2",
+            "--length",
+            "16",
+        ]
         subprocess.run([TGI, "quantize", str(plain), str(folder), *how], check=True)
     return folder
 
@@ -157,7 +168,11 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = [measure(name, weights) for name in options.models for weights in options.weights]
+    rows = []
+    for name in options.models:
+        for weights in options.weights:
+            rows.append(measure(name, weights))
+            print(json.dumps(rows[-1]), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(report(rows))
