@@ -82,6 +82,8 @@ REFUSED = [
     ({"mlp_bias": True}, "biases"),
     ({"q_lora_rank": None, "attention_bias": True}, "biases"),
     ({"v_head_dim": -1}, "v_head_dim"),
+    ({"routed_scaling_factor": None}, "routed_scaling_factor"),
+    (rope("yarn", factor=8.0, original_max_position_embeddings=32, rope_theta=500.0, mscale_all_dim="1"), "mscale_all_dim"),
 ]
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tgi_core.engine.decoder.fields import read_count, read_number
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.experts import Activation, Experts, Routing, route
 
@@ -71,12 +72,12 @@ def read_experts(config: dict[str, Any], model_type: str) -> ExpertTable:
     names = NAMES[model_type]
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         raise UnsupportedFamily("only some of its layers have experts")
-    count, top = _count(config, "num_local_experts", "num_experts"), _count(config, "num_experts_per_tok")
-    inner = _count(config, "intermediate_size" if model_type in ("mixtral", "gpt_oss") else "moe_intermediate_size")
+    count, top = read_count(config, "num_local_experts", "num_experts"), read_count(config, "num_experts_per_tok")
+    inner = read_count(config, "intermediate_size" if model_type in ("mixtral", "gpt_oss") else "moe_intermediate_size")
     if top > count:
         raise UnsupportedFamily(f"each token has {top} of {count} experts")
     normalized = model_type in ("mixtral", "gpt_oss") or bool(config.get("norm_topk_prob", False))
-    shared_inner = _count(config, "shared_expert_intermediate_size") if names.shared else 0
+    shared_inner = read_count(config, "shared_expert_intermediate_size") if names.shared else 0
     routing = Routing(count, top, normalized, -(-shared_inner // inner), bool(names.shared_gate))
     if model_type != "gpt_oss":
         return ExpertTable(names, routing, Activation(), inner, shared_inner)
@@ -88,35 +89,22 @@ def read_deepseek_experts(config: dict[str, Any]) -> ExpertTable:
     """The experts of a config.json in DeepSeek's words. Sigmoids with a correction are V3's, a softmax without one is V2's; transformers
     writes no `topk_method` for V3. Raises UnsupportedFamily."""
     method = config.get("topk_method") or "noaux_tc"
-    kind, scoring = (
-        {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "softmax"}.get(method),
-        config.get("scoring_func"),
-    )
+    kind = {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "softmax"}.get(method)
+    scoring, scale = config.get("scoring_func"), read_number(config, "routed_scaling_factor")
     if kind is None or scoring not in (None, kind):
         raise UnsupportedFamily(f"its experts are chosen by {str(method)[:40]} of {str(scoring)[:40]}")
     sigmoid, normalized = kind == "sigmoid", bool(config.get("norm_topk_prob", False))
     if normalized and not sigmoid:
         raise UnsupportedFamily("its norm_topk_prob, of which implementations differ, is set")
-    count, top = _count(config, "n_routed_experts"), _count(config, "num_experts_per_tok")
-    groups, kept = (1, 1) if method == "greedy" else (_count(config, "n_group"), _count(config, "topk_group"))
+    count, top = read_count(config, "n_routed_experts"), read_count(config, "num_experts_per_tok")
+    groups, kept = (1, 1) if method == "greedy" else (read_count(config, "n_group"), read_count(config, "topk_group"))
     size = count // groups
     if count % groups or not kept <= groups or top > kept * size or (sigmoid and kept < groups and size < 2):
         raise UnsupportedFamily(f"each token has {top} of {count} experts, in {kept} of {groups} groups")
-    inner, shared, scale = (
-        _count(config, "moe_intermediate_size"),
-        _count(config, "n_shared_experts"),
-        config["routed_scaling_factor"],
-    )
-    routing = Routing(count, top, normalized, shared, sigmoid=sigmoid, groups=groups, kept_groups=kept, scale=float(scale))
+    inner, shared = read_count(config, "moe_intermediate_size"), read_count(config, "n_shared_experts")
+    routing = Routing(count, top, normalized, shared, sigmoid=sigmoid, groups=groups, kept_groups=kept, scale=scale)
     names = _DEEPSEEK if sigmoid else replace(_DEEPSEEK, correction="")
     return ExpertTable(names, routing, Activation(), inner, shared * inner, wide_router=True)
-
-
-def _count(config: dict[str, Any], *names: str) -> int:
-    value = next((config[name] for name in names if name in config), None)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedFamily(f"its config does not say {names[0]}")
-    return value
 
 
 def expert_tensors(table: ExpertTable, hidden: int) -> dict[str, tuple[int, ...]]:

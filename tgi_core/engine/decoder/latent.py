@@ -6,10 +6,11 @@ known here. A field that changes the arithmetic of some other model, such as a s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
+from tgi_core.engine.decoder.fields import read_count
+from tgi_core.engine.decoder.rotary import rope_scaling, score_scale
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 LATENT_EPSILON = 1e-6
@@ -32,18 +33,10 @@ _DERIVED = {"head_dim", "qk_head_dim"}
 
 _WITHOUT_EFFECT = {
     *("architectures", "attention_dropout", "auto_map", "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "dtype"),
-    *(
-        "embedding_initializer_range",
-        "eos_token_id",
-        "ep_size",
-        "id2label",
-        "initializer_range",
-        "is_encoder_decoder",
-        "label2id",
-    ),
-    *("output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type"),
-    *("return_dict", "seq_aux", "tokenizer_class", "torch_dtype", "transformers_version", "unsloth_fixed", "use_cache"),
-    *("experts_implementation", "router_aux_loss_coef"),
+    *("embedding_initializer_range", "eos_token_id", "ep_size", "experts_implementation", "id2label", "initializer_range"),
+    *("is_encoder_decoder", "label2id", "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id"),
+    *("pretraining_tp", "problem_type", "return_dict", "router_aux_loss_coef", "seq_aux", "tokenizer_class", "torch_dtype"),
+    *("transformers_version", "unsloth_fixed", "use_cache"),
 }
 """Fields that change no greedy token."""
 
@@ -81,11 +74,10 @@ def read_latent(config: dict[str, Any], heads: int) -> LatentSizes:
     """The sizes of a config.json for which `has_latent` is true. Raises UnsupportedFamily."""
     if unknown := sorted(config.keys() - _READ - _DERIVED - _WITHOUT_EFFECT):
         raise UnsupportedFamily(f"its attention is latent, and its config has {unknown[0][:60]}")
-    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if isinstance(rotary, dict) and (unknown := sorted(rotary.keys() - _ROTARY)):
+    if unknown := sorted(rope_scaling(config).keys() - _ROTARY):
         raise UnsupportedFamily(f"its attention is latent, and its rotary parameters have {unknown[0][:60]}")
-    kv_rank, nope, rope, value = (_size(config, name) for name in _SIZES)
-    query_rank = _size(config, "q_lora_rank") if config.get("q_lora_rank") else 0
+    kv_rank, nope, rope, value = (read_count(config, name) for name in _SIZES)
+    query_rank = read_count(config, "q_lora_rank") if config.get("q_lora_rank") else 0
     found = LatentSizes(query_rank, kv_rank, nope, rope, value, bool(config.get("rope_interleave", True)))
     if config.get("num_key_value_heads", heads) not in (None, heads):
         raise UnsupportedFamily("its attention is latent, and keys have not as many heads as queries")
@@ -98,34 +90,18 @@ def read_latent(config: dict[str, Any], heads: int) -> LatentSizes:
 
 def latent_scale(config: dict[str, Any], sizes: LatentSizes) -> float:
     """What scores are multiplied by: with YaRN's `mscale_all_dim` more than for other attention."""
-    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    scale = sizes.key**-0.5
-    if (rotary.get("rope_type") or rotary.get("type") or "default") == "default":
-        return scale
-    return scale * mscale(rotary.get("factor", 1), rotary.get("mscale_all_dim") or 0) ** 2
+    return sizes.key**-0.5 * score_scale(config)
 
 
-def mscale(factor: float, by: float) -> float:
-    """YaRN's scale of attention for a context that is `factor` times as long."""
-    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def expert_layers(config: dict[str, Any], count: int) -> list[bool]:
+def expert_layers(config: dict[str, Any], layers: int) -> list[bool]:
     """Which layers have experts. Raises UnsupportedFamily."""
     if "n_routed_experts" not in config or config["n_routed_experts"] is None:
-        return [False] * count
+        return [False] * layers
     if config.get("moe_layer_freq", 1) != 1:
         raise UnsupportedFamily("only every so many of its layers have experts")
     named, first = config.get("mlp_layer_types"), config.get("first_k_dense_replace")
     if named is None and isinstance(first, int):
-        return [index >= first for index in range(count)]
-    if not isinstance(named, list) or len(named) != count or not set(named) <= {"dense", "sparse"}:
+        return [index >= first for index in range(layers)]
+    if not isinstance(named, list) or len(named) != layers or not set(named) <= {"dense", "sparse"}:
         raise UnsupportedFamily("its config does not say which layers have experts")
     return [kind == "sparse" for kind in named]
-
-
-def _size(config: dict[str, Any], name: str) -> int:
-    value = config[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedFamily(f"its {name} is {str(value)[:40]}")
-    return value

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from tgi_core.engine.decoder.latent import mscale
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 
 
@@ -28,10 +27,8 @@ class Rotary:
 
 def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
     """Read a config, as transformers 5 (`rope_parameters`) or 4 (`rope_theta`, `rope_scaling`) writes it. Raises UnsupportedFamily."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise UnsupportedFamily("its rotary parameters are not an object")
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    scaling = rope_scaling(config)
+    kind = _kind(scaling)
     base = _number(scaling, "rope_theta", _number(config, "rope_theta", base))
     share = _number(scaling, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
     size = int(head_size * share)
@@ -51,6 +48,31 @@ def read_rotary(config: dict[str, Any], head_size: int, base: float) -> Rotary:
     elif kind != "default":
         raise UnsupportedFamily(f"its rotary positions are {str(kind)[:40]!r}")
     return Rotary(size, tuple(frequencies.tolist()), scale)
+
+
+def rope_scaling(config: dict[str, Any]) -> dict[str, Any]:
+    """The rotary parameters of a config. Raises UnsupportedFamily."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise UnsupportedFamily("its rotary parameters are not an object")
+    return scaling
+
+
+def score_scale(config: dict[str, Any]) -> float:
+    """What DeepSeek's models multiply scores by besides: with `mscale_all_dim`, more for longer contexts. Raises UnsupportedFamily."""
+    scaling = rope_scaling(config)
+    if _kind(scaling) == "default" or not scaling.get("mscale_all_dim"):
+        return 1.0
+    return _mscale(_number(scaling, "factor", 1.0), _number(scaling, "mscale_all_dim")) ** 2
+
+
+def _kind(scaling: dict[str, Any]) -> Any:
+    return scaling.get("rope_type") or scaling.get("type") or "default"
+
+
+def _mscale(factor: float, weight: float) -> float:
+    """YaRN's scale of attention for a context that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
@@ -86,9 +108,9 @@ def _yarn(wavelengths: torch.Tensor, scaling: dict[str, Any], base: float) -> to
 def _yarn_scale(scaling: dict[str, Any]) -> float:
     """What queries and keys are multiplied by: `attention_factor`, or the ratio that `mscale` and `mscale_all_dim` stand for."""
     factor, (own, every) = _number(scaling, "factor"), (scaling.get(name) for name in ("mscale", "mscale_all_dim"))
-    ratio = mscale(factor, 1.0)
+    ratio = _mscale(factor, 1.0)
     if own and every:
-        ratio = mscale(factor, _number(scaling, "mscale")) / mscale(factor, _number(scaling, "mscale_all_dim"))
+        ratio = _mscale(factor, _number(scaling, "mscale")) / _mscale(factor, _number(scaling, "mscale_all_dim"))
     return _number(scaling, "attention_factor", ratio)
 
 

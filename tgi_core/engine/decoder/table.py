@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tgi_core.engine.decoder.experts import NAMES, ExpertTable, read_deepseek_experts, read_experts
+from tgi_core.engine.decoder.fields import read_count, read_number
 from tgi_core.engine.decoder.latent import LatentSizes, expert_layers, has_latent, latent_scale, read_latent
 from tgi_core.engine.decoder.rotary import Rotary, read_rotary
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
@@ -129,9 +130,9 @@ def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
         raise UnsupportedFamily(f"model type {str(model_type)[:60]!r} is not of the family")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise UnsupportedFamily(f"its activation is {str(config['hidden_act'])[:40]}")
-    hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
-    head_size = _count(config, "head_dim") if config.get("head_dim") else hidden // heads
-    kv_heads = heads if family.kv_heads and not config.get("num_key_value_heads") else _count(config, "num_key_value_heads")
+    hidden, heads = read_count(config, "hidden_size"), read_count(config, "num_attention_heads")
+    head_size = read_count(config, "head_dim") if config.get("head_dim") else hidden // heads
+    kv_heads = heads if family.kv_heads and not config.get("num_key_value_heads") else read_count(config, "num_key_value_heads")
     if heads % kv_heads:
         raise UnsupportedFamily(f"{heads} query heads do not share {kv_heads} key heads evenly")
     scale = _scales(config) if family.scaled else {}
@@ -139,16 +140,16 @@ def read_table(config: dict[str, Any], experts: bool = False) -> DecoderTable:
     own = read_experts(config, str(model_type)) if model_type in NAMES else None
     table = DecoderTable(
         model_type=str(model_type),
-        vocab_size=_count(config, "vocab_size"),
-        max_positions=_count(config, "max_position_embeddings"),
+        vocab_size=read_count(config, "vocab_size"),
+        max_positions=read_count(config, "max_position_embeddings"),
         hidden=hidden,
-        intermediate=_count(config, "intermediate_size") if own is None else own.routing.chosen * own.inner,
+        intermediate=read_count(config, "intermediate_size") if own is None else own.routing.chosen * own.inner,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
         layers=_layers(config, family),
         rotary=read_rotary(config, head_size, family.rotary_base),
-        epsilon=_number(config, "rms_norm_eps", family.epsilon),
+        epsilon=read_number(config, "rms_norm_eps", family.epsilon),
         tied=bool(config.get("tie_word_embeddings", family.tied)),
         qkv_bias=bool(config.get(family.bias_fields[0], family.qkv_bias)),
         output_bias=biases[1],
@@ -171,7 +172,7 @@ def _latent_table(config: dict[str, Any], experts: bool) -> DecoderTable:
     """The table of a model with latent attention. Raises UnsupportedFamily."""
     if not experts:
         raise UnsupportedFamily("this device runs no latent attention from a table")
-    heads, count = _count(config, "num_attention_heads"), _count(config, "num_hidden_layers")
+    heads, count = read_count(config, "num_attention_heads"), read_count(config, "num_hidden_layers")
     sizes, sparse = read_latent(config, heads), expert_layers(config, count)
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise UnsupportedFamily(f"its activation is {str(config['hidden_act'])[:40]}")
@@ -182,16 +183,18 @@ def _latent_table(config: dict[str, Any], experts: bool) -> DecoderTable:
         raise UnsupportedFamily("only some of the elements with positions of its latent attention are rotated")
     return DecoderTable(
         model_type=str(config.get("model_type")),
-        vocab_size=_count(config, "vocab_size"),
-        max_positions=_count(config, "max_position_embeddings"),
-        hidden=_count(config, "hidden_size"),
-        intermediate=_count(config, "intermediate_size") if own is None or not all(sparse) else own.routing.chosen * own.inner,
+        vocab_size=read_count(config, "vocab_size"),
+        max_positions=read_count(config, "max_position_embeddings"),
+        hidden=read_count(config, "hidden_size"),
+        intermediate=read_count(config, "intermediate_size")
+        if own is None or not all(sparse)
+        else own.routing.chosen * own.inner,
         heads=heads,
         kv_heads=heads,
         head_size=sizes.key,
         layers=tuple(DecoderLayer(None, True, not each) for each in sparse),
         rotary=rotary,
-        epsilon=_number(config, "rms_norm_eps", LATENT.epsilon),
+        epsilon=read_number(config, "rms_norm_eps", LATENT.epsilon),
         tied=bool(config.get("tie_word_embeddings", LATENT.tied)),
         qkv_bias=bias,
         output_bias=bias,
@@ -209,7 +212,7 @@ def _latent_table(config: dict[str, Any], experts: bool) -> DecoderTable:
 
 
 def _layers(config: dict[str, Any], family: Family) -> tuple[DecoderLayer, ...]:
-    count = _count(config, "num_hidden_layers")
+    count = read_count(config, "num_hidden_layers")
     rotary_layers = _rotary_layers(config, count) if family.no_rotary else [True] * count
     window = config.get("sliding_window", family.window)
     if family.windows == "none" and config.get("use_sliding_window"):
@@ -256,25 +259,11 @@ def _rotary_layers(config: dict[str, Any], count: int) -> list[bool]:
 
 def _scales(config: dict[str, Any]) -> dict[str, float]:
     return {
-        "embedding": _number(config, "embedding_multiplier", 1.0),
-        "attention": _number(config, "attention_multiplier", 1.0),
-        "residual": _number(config, "residual_multiplier", 1.0),
-        "logits": _number(config, "logits_scaling", 1.0),
+        "embedding": read_number(config, "embedding_multiplier", 1.0),
+        "attention": read_number(config, "attention_multiplier", 1.0),
+        "residual": read_number(config, "residual_multiplier", 1.0),
+        "logits": read_number(config, "logits_scaling", 1.0),
     }
-
-
-def _count(config: dict[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedFamily(f"its config does not say {name}")
-    return value
-
-
-def _number(config: dict[str, Any], name: str, default: float) -> float:
-    value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise UnsupportedFamily(f"its {name} is {str(value)[:40]}")
-    return float(value)
 
 
 def projections(table: DecoderTable, layer: int = 0) -> dict[str, tuple[tuple[int, int], bool]]:
