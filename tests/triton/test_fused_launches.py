@@ -30,7 +30,7 @@ from tgi_core.engine.decoder.partition import RankWeights, with_all_reduce
 from tgi_core.engine.decoder.table import read_table
 from tgi_core.engine.decoder.weights import DecoderWeights
 from tgi_core.engine.device_queue import Work
-from tgi_core.engine.paged_decoder import prepare_latents
+from tgi_core.engine.paged_decoder import prepare
 from tgi_core.engine.quantization.linear import Linears
 from tgi_core.engine.quantization.stored import open_weights
 from tgi_core.engine.quantization.torch_linear import TorchLinears
@@ -149,8 +149,7 @@ def test_twelve_launches_of_latent_attention(
     forward = forward_of(save_tiny(model_type, tmp_path, num_hidden_layers=2, **fields))
     dense, sparse = (layer.mlp for layer in forward.decoder.layers)
     assert isinstance(sparse, LoadedExperts) and not isinstance(dense, LoadedExperts)
-    forward.operators.prepare_experts(sparse.experts)
-    prepare_latents(forward.operators, forward.decoder)
+    prepare(forward.operators, forward.decoder)
 
     def step(*parts: tuple[int, int]) -> list[str]:
         metadata, noted = build(row_inputs(*parts), 16, CPU), list[str]()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -51,10 +50,7 @@ class PagedDecoderRunner(PagedRunner):
         linears = Linears(kit.linears(), kit.device)
         self.decoder: LoadedDecoder = load_decoder(weights, linears, progress)
         self.rounds_inputs = linears.rounds_inputs
-        experts = (layer.mlp for layer in self.decoder.layers if isinstance(layer.mlp, LoadedExperts))
-        for mlp in islice(experts, 1):  # those of other layers have the same sizes
-            self.operators.prepare_experts(mlp.experts)
-        prepare_latents(self.operators, self.decoder)
+        prepare(self.operators, self.decoder)
         weight_bytes = weights.num_bytes - linears.saved_bytes
         shape = ModelShape(dtype, table.vocab_size, table.max_positions, table.hidden, table.widest, weight_bytes)
         super().__init__(tuple(layer.shape for layer in layers), shape, kit, provider)
@@ -102,13 +98,14 @@ class PagedDecoderRunner(PagedRunner):
         return DecoderForward(self.decoder, self.operators, self.provider, self._cache_in_use().layers)
 
 
-def prepare_latents(operators: Operators, decoder: LoadedDecoder) -> None:
-    """Compile what latent attention and routers in float32 need; layers have the same sizes."""
-    routers = (layer.mlp.router for layer in decoder.layers if isinstance(layer.mlp, LoadedExperts))
-    router = next((each for each in routers if isinstance(each, Tensor)), None)
+def prepare(operators: Operators, decoder: LoadedDecoder) -> None:
+    """Compile what experts, routers in float32 and latent attention need; those of all layers have the same sizes."""
+    mlp = next((layer.mlp for layer in decoder.layers if isinstance(layer.mlp, LoadedExperts)), None)
+    if mlp is not None:
+        operators.prepare_experts(mlp.experts)
     heads = decoder.layers[0].heads
     if isinstance(heads, LatentHeads):
-        operators.prepare_latents(heads, router)
+        operators.prepare_latents(heads, mlp.router if mlp is not None and isinstance(mlp.router, Tensor) else None)
 
 
 def choose_parts(
