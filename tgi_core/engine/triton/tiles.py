@@ -5,7 +5,7 @@ Tiles depend on the chip, so device packages define them: a `TileTable` per supp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -77,7 +77,7 @@ class TileTable:
 
     def choose(self, phase: Phase, itemsize: int, width: int) -> Tile:
         """The tile for queries of `itemsize` bytes an element and heads of `width`. Raises LookupError when none fits."""
-        for row in self.rows_in_use():
+        for row in self._known():
             if row.phase is phase and itemsize <= row.itemsize and width <= row.width:
                 return row.tile
         raise LookupError(f"no {phase.value} tile for heads of {width} elements of {itemsize} bytes on {self.chip}")
@@ -85,17 +85,21 @@ class TileTable:
     def serves(self, itemsize: int, width: int) -> bool:
         """Whether there is a tile for every phase."""
         return all(
-            any(row.phase is phase and itemsize <= row.itemsize and width <= row.width for row in self.rows_in_use())
+            any(row.phase is phase and itemsize <= row.itemsize and width <= row.width for row in self._known())
             for phase in Phase
         )
 
     def rows_in_use(self) -> tuple[TileRow, ...]:
-        """The rows for the installed Triton: of those for the same elements, the first."""
+        """The rows that can be chosen: of those for the same elements, the first."""
         found: dict[tuple[Phase, int, int], TileRow] = {}
-        for row in self.rows:
-            if row.since <= triton_version():
-                found.setdefault((row.phase, row.itemsize, row.width), row)
+        for row in self._known():
+            found.setdefault((row.phase, row.itemsize, row.width), row)
         return tuple(found.values())
+
+    def _known(self) -> Iterator[TileRow]:
+        """The rows for the installed Triton."""
+        version = triton_version()
+        return (row for row in self.rows if row.since <= version)
 
 
 @lru_cache(maxsize=1)
