@@ -17,7 +17,8 @@ from tgi_core.media.features import ImageFeatures
 
 LOOKED_AT = "cross_attention_mask"
 """What the processor makes if layers of the model look at images: which tokens see which tiles. Features have a row for their image."""
-_WORDS = ("Before", "After")
+_MARKERS = ("text before the image", "text after the image")
+"""Texts that no chat template has of its own."""
 _TEXT_FIELDS = frozenset({"input_ids", "attention_mask", "labels"})
 
 
@@ -69,12 +70,12 @@ class MediaProcessor:
 
     def _find_inline(self) -> str:
         """The placeholder as the chat template writes it between two texts; alone if there is no template, or it moves images elsewhere."""
-        first, second = ({"type": "text", "text": word} for word in _WORDS)
+        first, second = ({"type": "text", "text": word} for word in _MARKERS)
         try:
             written = self._processor.apply_chat_template([{"role": "user", "content": [first, {"type": "image"}, second]}])
         except (TemplateError, TypeError, ValueError):
             return self.placeholder
-        between = written.partition(_WORDS[0])[2].partition(_WORDS[1])[0]
+        between = written.partition(_MARKERS[0])[2].partition(_MARKERS[1])[0]
         return between if between.count(self.placeholder) == 1 else self.placeholder
 
     def _run(self, text: str, images: Sequence[Image.Image], special: bool) -> dict[str, np.ndarray]:
