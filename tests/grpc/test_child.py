@@ -22,12 +22,14 @@ from tests.scheduler.running import running_loop
 from tests.serve.process import TGI, environment, run
 from tgi_core.backend import WarmupPlan
 from tgi_core.client.base import ReadyShard
+from tgi_core.client.channel import CallFailed, ShardChannel
 from tgi_core.client.child import ChildShard, ShardProcess, open_child_shard
 from tgi_core.client.connecting import connect
 from tgi_core.client.grpc import GrpcShard
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.model_files import DEMO
+from tgi_core.proto.generate.v3 import generate_pb2 as pb
 from tgi_core.scheduler import GenerationFailed, GenerationStream, SchedulerLoop
 from tgi_core.server.grpc_address import prepare_tcp, prepare_unix
 from tgi_core.tokenizer import Tokenizer
@@ -187,6 +189,28 @@ def test_addresses(tmp_path: Path) -> None:
     assert prepare_tcp("::1", 5) == "[::1]:5" and prepare_tcp("0.0.0.0", 5) == "0.0.0.0:5"
     with pytest.raises(StartupError, match="not an IP address"):
         prepare_tcp("localhost", 5)
+
+
+async def test_a_router_that_waits_for_a_model_that_is_not_found(tmp_path: Path) -> None:
+    """The shard tells it why and ends: a call that waits for the model must not keep the process alive."""
+    files = tmp_path / "model"
+    files.mkdir()
+    os.mkfifo(files / "config.json")  # so that the shard waits for this test
+    command = [*TGI, "shard", str(files), *REFERENCE, "--uds-path", str(tmp_path / "own" / "shard")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as child:
+        try:
+            assert child.stdout is not None and child.stderr is not None
+            channel = ShardChannel(child.stdout.readline().removeprefix("listening: ").strip())
+            waiting = asyncio.create_task(channel.call("Info", pb.InfoRequest()))
+            await channel.call("Health", pb.HealthRequest())  # served after the call above has begun
+            await asyncio.to_thread((files / "config.json").write_text, "no JSON")
+            with pytest.raises(CallFailed, match=r"config\.json: invalid JSON"):
+                await waiting
+            assert await asyncio.to_thread(child.wait, 60) == 1
+            assert child.stderr.read().splitlines()[-1].startswith("tgi: error: ")
+            await channel.close()
+        finally:
+            child.kill()
 
 
 async def test_another_tokenizer_is_refused(demo_tokenizer: Tokenizer, tmp_path: Path) -> None:

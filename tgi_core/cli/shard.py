@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 5.0
 _TELL_EVERY_S = 0.1
 _LAST_WORDS_S = 0.5
-"""Seconds for the error to reach the router after the device or a rank is lost."""
+"""Seconds for an error to reach the router before the shard ends."""
 
 
 @click.command("shard", cls=SettingsCommand)
@@ -140,7 +140,8 @@ def run(
     try:
         with progress(_ProgressLines() if has_parent else None) as show:
             host.report_to(show)
-            directory, found = fetch_models(settings.model_id or str(DEMO), settings, host.show)
+            with host.finding():
+                directory, found = fetch_models(settings.model_id or str(DEMO), settings, host.show)
             _listen_for_the_end(stop, has_parent)
             opening = host.open(lambda: _read(directory, found, host.show, lose, place, replica))
             opening.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
@@ -148,7 +149,7 @@ def run(
     finally:
         if link is not None:
             link.close()
-        server.stop()
+        server.stop(_LAST_WORDS_S if host.failed else None)
     in_time = host.close(_CLOSE_S)
     if opening.done() and (error := opening.exception()) is not None:
         raise error

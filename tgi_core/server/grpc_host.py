@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -56,6 +57,20 @@ class ShardHost:
     def report_to(self, progress: Progress) -> None:
         """Report progress to `progress`, too."""
         self._progress = progress
+
+    @contextmanager
+    def finding(self) -> Generator[None, None, None]:
+        """Look for the model's files in the block. Its error becomes that of routers that wait for the model."""
+        try:
+            yield
+        except BaseException as error:
+            self._opened.set_exception(error)
+            raise
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model could not be opened."""
+        return self._opened.done() and self._opened.exception() is not None
 
     def open(self, opener: Callable[[], Model]) -> Future[Model]:
         """Start opening the model; the future yields the model or the error."""
@@ -144,5 +159,5 @@ class ShardHost:
         return self.capacity
 
     def _close(self) -> None:
-        if self._opened.done() and self._opened.exception() is None:
+        if self._opened.done() and not self.failed:
             self._opened.result().server.close()

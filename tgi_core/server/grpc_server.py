@@ -68,9 +68,9 @@ class ShardServer:
         mutual = tls.authorities is not None
         return self._server.add_secure_port(address, grpc.ssl_server_credentials([tls.own], tls.authorities, mutual))
 
-    def stop(self) -> None:
-        """Stop the server and all calls."""
-        self._server.stop(None).wait()
+    def stop(self, grace: float | None = None) -> None:
+        """Stop the server. Calls may take up to `grace` seconds to end; then, or without it at once, they are cancelled."""
+        self._server.stop(grace).wait()
         self._threads.shutdown(wait=False)
 
 
