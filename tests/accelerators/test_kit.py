@@ -105,6 +105,20 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kit.choices()[1:3] == (Kernel("switch", "TGI_SOME_GRAPHS=off"), Kernel("switch", "TGI_SOME_RUN_AHEAD=off"))
 
 
+def test_sums_of_small_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator sets up to which size ranks sum over symmetric memory, or 0 for none; anything else is refused."""
+    kit = SomeKit(0, 0.9, FakeRuntime())
+    assert (kit.all_reduce().most_bytes, kit.all_reduce().reason) == (256 << 10, "")
+    monkeypatch.setenv("TGI_SOME_ONE_SHOT_KIB", "64")
+    assert (kit.all_reduce().most_bytes, kit.all_reduce().reason) == (64 << 10, "")
+    monkeypatch.setenv("TGI_SOME_ONE_SHOT_KIB", "0")
+    assert kit.all_reduce().reason == "TGI_SOME_ONE_SHOT_KIB=0"
+    for wrong in ("-1", "1.5", "off", "99999999", "²"):
+        monkeypatch.setenv("TGI_SOME_ONE_SHOT_KIB", wrong)
+        with pytest.raises(Unsupported, match="TGI_SOME_ONE_SHOT_KIB"):
+            kit.all_reduce()
+
+
 def test_rounded_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs of 8-bit weights are rounded only where an operator says so; it is told, and TGI_OPERATORS=torch goes first."""
     kit = SomeKit(0, 0.9, FakeRuntime())

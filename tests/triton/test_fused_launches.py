@@ -22,6 +22,7 @@ from tgi_core.backend import Group, OutputOptions, Request, Sampling
 from tgi_core.backend.batch_tracker import RowInput, RowState
 from tgi_core.engine.ahead.processing import LogitsProcessing
 from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.all_reduce import GroupAllReduce
 from tgi_core.engine.attention.cache import PagedCache
 from tgi_core.engine.attention.metadata import build
 from tgi_core.engine.decoder.forward import DecoderForward
@@ -91,7 +92,10 @@ def test_two_launches_more_on_a_rank(driver: NotingDriver, tmp_path: Path) -> No
     try:
         assert dist.group.WORLD is not None
         decoder = load_decoder(RankWeights(whole, Group(1, 2, "file:unused", 1, 2)), Linears((TorchLinears(),), CPU), silent)
-        forward, noted = forward_over(with_all_reduce(decoder, dist.group.WORLD.group_name, in_place=True)), list[str]()
+        forward, noted = (
+            forward_over(with_all_reduce(decoder, GroupAllReduce(dist.group.WORLD.group_name, in_place=True))),
+            list[str](),
+        )
         with torch.inference_mode():
             metadata = build(row_inputs((4, 1)), 16, CPU)
             with Operators(noted):

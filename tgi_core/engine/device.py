@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from tgi_core.backend import Feature, Kernel, Progress
+from tgi_core.engine.all_reduce import AllReduceOptions
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.checking import Case, disagreement
 from tgi_core.engine.attention.provider import AttentionLayer, AttentionProvider
@@ -110,6 +111,19 @@ class RunsExperts(Protocol):
 def experts_of(kit: DeviceKit) -> ExpertsKernel | None:
     """A device's kernel of experts."""
     return kit.experts() if isinstance(kit, RunsExperts) else None
+
+
+@runtime_checkable
+class SumsSmallTensors(Protocol):
+    """A device kit with an all-reduce for small tensors."""
+
+    def all_reduce(self) -> AllReduceOptions:
+        """What it has, or why not."""
+
+
+def all_reduce_options(kit: DeviceKit) -> AllReduceOptions | None:
+    """A device's all-reduce for small tensors; None if it knows of none."""
+    return kit.all_reduce() if isinstance(kit, SumsSmallTensors) else None
 
 
 def attention_refusal(provider: AttentionProvider, layers: Sequence[AttentionLayer], dtype: torch.dtype, kit: DeviceKit) -> str:

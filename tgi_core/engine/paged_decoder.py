@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Kernel, Progress
+from tgi_core.engine.all_reduce import AllReduce, GroupAllReduce, choose_all_reduce
 from tgi_core.engine.attention.metadata import StepMetadata
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention_choice import alike, fastest_attention
@@ -23,7 +24,7 @@ from tgi_core.engine.decoder.partition import with_all_reduce
 from tgi_core.engine.decoder.table import DecoderTable
 from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.decoder.weights import DecoderWeights
-from tgi_core.engine.device import DeviceKit, attention_refusal
+from tgi_core.engine.device import DeviceKit, all_reduce_options, attention_refusal
 from tgi_core.engine.models.shape import ModelShape
 from tgi_core.engine.paged_runner import PagedRunner
 from tgi_core.engine.quantization.linear import Linears
@@ -58,8 +59,13 @@ class PagedDecoderRunner(PagedRunner):
         self._attention_layers = layers
 
     def join(self, collectives: Collectives) -> None:
-        """Run as a rank of a group, over its part of the weights; see `RankWeights`."""
-        self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name, in_place=True), collectives.least
+        """Run as a rank of a group, over its part of the weights; see `RankWeights`. Every rank calls it: they choose what sums tensors."""
+        kit, options = self._kit, all_reduce_options(self._kit)
+        reduce: AllReduce = GroupAllReduce(collectives.name, in_place=True)
+        if options is not None:
+            reduce, chosen = choose_all_reduce(collectives, self.shape.dtype, kit.device, options, kit.queue)
+            self.kernels = (*self.kernels, chosen)
+        self.decoder, self.agree = with_all_reduce(self.decoder, reduce), collectives.least
 
     def use_fastest_attention(self) -> None:
         """Run with the fastest attention provider of this device, the same on all ranks of the group. Raises UnsupportedFamily on all of

@@ -5,6 +5,7 @@ python -m tests.engine.ahead.rank_worker FD
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ class TableKit(LateKit):
         return PagedDecoderRunner(self, weights, (TorchOperators(),), progress)
 
 
-def run_rank(folder: Path, store: Path, rank: int, world: int = 2) -> dict[str, Any]:
+def run_rank(
+    folder: Path, store: Path, rank: int, world: int = 2, new_kit: Callable[[LateQueue], LateKit] = TableKit
+) -> dict[str, Any]:
     """What one of the ranks makes of a checkpoint."""
     group, queue = Group(rank, world, f"file:{store}", rank, world), LateQueue()
     options = OpenOptions(str(folder), dtype="float32", group=group, masks=Chain() if rank == 0 else None)
-    session = Session(open_session(options, TableKit(queue), silent), "late")
+    session = Session(open_session(options, new_kit(queue), silent), "late")
     try:
         capacity = session.warmup(PLAN, silent)
         run = Ahead(session)
@@ -61,10 +64,12 @@ def run_rank(folder: Path, store: Path, rank: int, world: int = 2) -> dict[str, 
             run.launch()
         waiting = queue.waiting
         run.finish()
-        kernels = {kernel.part: kernel.name for kernel in session.capabilities().kernels}
+        chosen = session.capabilities().kernels
+        kernels, reasons = ({kernel.part: getattr(kernel, name) for kernel in chosen} for name in ("name", "reason"))
         tokens = {str(id): run.tokens(id) for id in range(1, len(KINDS) + 1)}
         replays = sum(graph.replays for maker in queue.makers for graph in maker.made)
-        return {"tokens": tokens, "kernels": kernels, "compiles": capacity.compiles, "waiting": waiting, "replays": replays}
+        told = {"tokens": tokens, "kernels": kernels, "reasons": reasons}
+        return {**told, "compiles": capacity.compiles, "waiting": waiting, "replays": replays}
     finally:
         session.close()
 

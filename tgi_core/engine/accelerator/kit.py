@@ -21,6 +21,7 @@ from tgi_core.engine.accelerator.vendor_attention import VendorAttention, build_
 from tgi_core.engine.ahead.processing_check import processing_disagreement
 from tgi_core.engine.ahead.sampler_check import sampler_disagreement
 from tgi_core.engine.ahead.sampling import TorchSampler
+from tgi_core.engine.all_reduce import AllReduceOptions, TorchSymmetricMemory
 from tgi_core.engine.attention.cache import KVCacheDtype
 from tgi_core.engine.attention.provider import AttentionProvider
 from tgi_core.engine.attention.timing import Timer
@@ -47,6 +48,12 @@ from tgi_core.engine.triton.tiles import TileTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
 """Dtypes by the names that users give."""
+
+ONE_SHOT_KIB = 256
+"""KiB up to which tensors are summed over symmetric memory: each rank reads those of all ranks. An estimate, not a measurement."""
+
+MOST_ONE_SHOT_KIB = 65536
+"""The most that the operator can set."""
 
 OPERATORS = "TGI_OPERATORS"
 """The environment variable that switches fused operators and the fused sampler off: `torch`."""
@@ -224,6 +231,14 @@ class AcceleratorKit(ABC):
     def default_step_tokens(self) -> int:
         """A prefill chunk that fills the device, but holds up decode rows for only tens of milliseconds."""
         return 8192
+
+    def all_reduce(self) -> AllReduceOptions:
+        """torch's symmetric memory, for tensors of up to `TGI_<NAME>_ONE_SHOT_KIB` KiB; 0 switches it off. Raises Unsupported."""
+        variable = self._variable("one_shot_kib")
+        asked = os.environ.get(variable, "").strip() or str(ONE_SHOT_KIB)
+        if not asked.isascii() or not asked.isdigit() or int(asked) > MOST_ONE_SHOT_KIB:
+            raise Unsupported(f"{variable}={asked[:40]!r}: set it to 0 to {MOST_ONE_SHOT_KIB}, or leave it out")
+        return AllReduceOptions(TorchSymmetricMemory(), int(asked) << 10, "" if int(asked) else f"{variable}=0")
 
     def experts(self) -> ExpertsKernel | None:
         """Our kernel of experts, if Triton is installed; torch's grouped GEMM waits for the device in most dtypes and on most chips."""

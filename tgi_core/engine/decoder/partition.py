@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.backend import Group, Unsupported
+from tgi_core.engine.all_reduce import AllReduce
 from tgi_core.engine.attention.cache import CacheScales
 from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, wanted_tensors
@@ -104,13 +105,10 @@ class RankWeights(DecoderWeights):
 
 @dataclass(frozen=True, slots=True)
 class RowParallelLinear:
-    """A linear layer whose results are summed over the ranks of a process group, by an operator that compilers can trace."""
+    """A linear layer whose results are summed over the ranks of a process group."""
 
     linear: Linear
-    group: str
-    """torch.distributed's name of the group."""
-    in_place: bool = False
-    """Whether sums overwrite results, which compilers decide for themselves; it saves a copy otherwise."""
+    reduce: AllReduce
 
     @property
     def num_bytes(self) -> int:
@@ -124,17 +122,14 @@ class RowParallelLinear:
 
     def __call__(self, input: Tensor) -> Tensor:
         """See `Linear.__call__`."""
-        operators = torch.ops._c10d_functional
-        reduce = operators.all_reduce_ if self.in_place else operators.all_reduce
-        out: Tensor = operators.wait_tensor(reduce(self.linear(input), "sum", self.group))
-        return out
+        return self.reduce(self.linear(input))
 
 
-def with_all_reduce(decoder: LoadedDecoder, group: str, in_place: bool = False) -> LoadedDecoder:
+def with_all_reduce(decoder: LoadedDecoder, reduce: AllReduce) -> LoadedDecoder:
     """One rank's decoder, which adds to the hidden state what all ranks contribute."""
 
     def reduced(layer: LoadedLayer) -> LoadedLayer:
-        mlp = replace(layer.dense, down=RowParallelLinear(layer.dense.down, group, in_place))
-        return replace(layer, output=RowParallelLinear(layer.output, group, in_place), mlp=mlp)
+        mlp = replace(layer.dense, down=RowParallelLinear(layer.dense.down, reduce))
+        return replace(layer, output=RowParallelLinear(layer.output, reduce), mlp=mlp)
 
     return replace(decoder, layers=tuple(map(reduced, decoder.layers)))

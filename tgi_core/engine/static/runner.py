@@ -14,6 +14,7 @@ from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, P
 from tgi_core.backend.batch_tracker import RowInput
 from tgi_core.engine.ahead.device import QueuedDevice
 from tgi_core.engine.ahead.row_slots import RowSlots
+from tgi_core.engine.all_reduce import GroupAllReduce
 from tgi_core.engine.attention.blocks import TableAttention
 from tgi_core.engine.collectives import Collectives
 from tgi_core.engine.compiling.base import ProgramCompiler
@@ -47,7 +48,7 @@ class StaticRunner(PagedDecoderRunner):
         self.features |= {Feature.SPECULATION}
         self.kernels = (*self.kernels, Kernel(DRAFTS, "run", rounding_note(self.shape.dtype, self.cache_dtype)))
         if collectives is not None:
-            self.decoder, self.agree = with_all_reduce(self.decoder, collectives.name), collectives.least
+            self.decoder, self.agree = with_all_reduce(self.decoder, GroupAllReduce(collectives.name)), collectives.least
         queue = kit.queue()
         if queue is None:
             raise TypeError("a static device has a queue")
