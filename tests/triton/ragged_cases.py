@@ -27,6 +27,7 @@ FACTORS = {
     "prefill": [(16, 16), (32, 16), (64, 32), (32, 64)],
     "decode": [(16, 16), (16, 32), (32, 16)],
     "padding": [0, 0, 1, 3],
+    "one_loop": [False, True],
 }
 """What a case is drawn from."""
 
@@ -63,7 +64,7 @@ def draw_case(seed: int) -> RaggedCase:
     decode = [(past, 1) for past in chance.sample(pasts, chance.randint(0, 3))]
     prefill = [(chance.choice(pasts), chance.choice([2, 3, 9, 17, 24])) for _ in range(chance.randint(0 if decode else 1, 2))]
     tiles = [
-        Tile(max(drawn[phase][0], 1 << (drawn["group"] - 1).bit_length()), drawn[phase][1], 4, 2)
+        Tile(max(drawn[phase][0], 1 << (drawn["group"] - 1).bit_length()), drawn[phase][1], 4, 2, one_loop=drawn["one_loop"])
         for phase in ("prefill", "decode")
     ]
     return RaggedCase(shape, (*decode, *prefill), drawn["padding"], drawn["dtype"], drawn["splits"], *tiles, drawn=drawn)

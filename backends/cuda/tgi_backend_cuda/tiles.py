@@ -26,9 +26,11 @@ _SMALL_DECODE = (
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 5, programs=2)),
 )
 
-# float32 is computed as it is, without tensor cores: larger tiles spill, and so do these with 4 warps on 8.0, 8.6 or 8.9.
+# float32 is computed as it is, without tensor cores: larger tiles spill, and so do these with 4 warps on 8.0, 8.6 or 8.9, and before
+# Triton 3.7 with three stages.
 _FLOAT32 = (
-    TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 8, 3, programs=2)),
+    TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 8, 3, programs=2), (3, 7)),
+    TileRow(Phase.DECODE, 4, 128, Tile(16, 32, 8, 2, programs=2)),
     TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 8, 3)),
     TileRow(Phase.PREFILL, 4, 64, Tile(32, 32, 8, 2)),
     TileRow(Phase.PREFILL, 4, 128, Tile(16, 32, 8, 2)),
@@ -37,9 +39,9 @@ _FLOAT32 = (
 
 # There 8 warps have too few registers each for the widest heads, and 4 enough.
 _CONSUMER_BLACKWELL_FLOAT32 = (
-    _FLOAT32[0],
+    *_FLOAT32[:2],
     TileRow(Phase.DECODE, 4, 256, Tile(16, 16, 4, 3)),
-    *_FLOAT32[2:],
+    *_FLOAT32[3:],
 )
 
 # Without warp-group MMA 128 queries spill.
@@ -49,14 +51,18 @@ _AMPERE_PREFILL = (
     TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 8, 3)),
 )
 
-# 128 positions would spill at a width of 128, and leave no room at 256.
-_HOPPER_PREFILL = (
+# 128 positions would spill at a width of 128, and 64 at 256, though not on 9.0 with Triton 3.7 and 3.8.
+_BLACKWELL_PREFILL = (
     TileRow(Phase.PREFILL, 2, 64, Tile(128, 128, 8, 3)),
     TileRow(Phase.PREFILL, 2, 128, Tile(128, 64, 8, 3)),
-    TileRow(Phase.PREFILL, 2, 256, Tile(128, 64, 8, 3)),
+    TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3)),
 )
-
-_BLACKWELL_PREFILL = (*_HOPPER_PREFILL[:2], TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3)))
+_HOPPER_PREFILL = (
+    *_BLACKWELL_PREFILL[:2],
+    TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3), (3, 9)),
+    TileRow(Phase.PREFILL, 2, 256, Tile(128, 64, 8, 3), (3, 7)),
+    _BLACKWELL_PREFILL[2],
+)
 
 # Triton 3.9 needs a few more registers than 3.7: eight warps would have 128 each on 8.6 and 8.9, and spill.
 _SMALL_SINCE_3_9 = (
@@ -64,15 +70,12 @@ _SMALL_SINCE_3_9 = (
     TileRow(Phase.PREFILL, 2, 256, Tile(64, 32, 8, 2), (3, 9)),
 )
 _SMALL_PREFILL = (_AMPERE_PREFILL[0], *_SMALL_SINCE_3_9, *_AMPERE_PREFILL[1:])
-_HOPPER_SINCE_3_9 = (TileRow(Phase.PREFILL, 2, 256, Tile(128, 32, 8, 3), (3, 9)),)
 
 TABLES = (
     TileTable("sm_80", 163 * _KIB, (*_AMPERE_DECODE, *_AMPERE_PREFILL, *_FLOAT32)),
     TileTable("sm_86", 99 * _KIB, (*_SMALL_DECODE, *_SMALL_PREFILL, *_FLOAT32)),
     TileTable("sm_89", 99 * _KIB, (*_SMALL_DECODE, *_SMALL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
-    TileTable(
-        "sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL[:2], *_HOPPER_SINCE_3_9, *_HOPPER_PREFILL[2:], *_FLOAT32), fp8="fp8e4nv"
-    ),
+    TileTable("sm_90", 227 * _KIB, (*_DECODE, *_HOPPER_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_100", 227 * _KIB, (*_DECODE, *_BLACKWELL_PREFILL, *_FLOAT32), fp8="fp8e4nv"),
     TileTable("sm_120", 99 * _KIB, (*_SMALL_DECODE, *_AMPERE_PREFILL, *_CONSUMER_BLACKWELL_FLOAT32), fp8="fp8e4nv"),
 )

@@ -6,6 +6,8 @@ ahead-of-time compilation; docs/kernels.md says how. None has run on a device.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tgi_core.engine.triton.tiles import Phase, Tile, TileRow, TileTable, table_of
 
 _KIB = 1024
@@ -35,15 +37,18 @@ _RDNA = (
 )
 
 # In float32, without matrix instructions, heads wider than 128 spill whatever the tile: there is none.
-# RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and none for prefetched loads.
-# From Triton 3.9 on, heads take more registers there; those wider than 128 spill with each tile that was tried.
+# RDNA 3 keeps operands twice, so that heads of 256 leave room for few queries, and none for prefetched loads or more than one loop.
+# Before Triton 3.7, and from 3.9 on, heads take more registers there.
 _GFX11 = (
     *_RDNA[:2],
     TileRow(Phase.PREFILL, 2, 64, Tile(64, 32, 8, 2), (3, 9)),
     TileRow(Phase.PREFILL, 2, 128, Tile(32, 16, 8, 2), (3, 9)),
-    *_RDNA[2:4],
+    _RDNA[2],
+    replace(_RDNA[3], since=(3, 7)),
+    TileRow(Phase.PREFILL, 2, 128, Tile(32, 16, 8, 2)),
+    TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 8, 1, programs=2, one_loop=True), (3, 9)),
     TileRow(Phase.DECODE, 2, 256, Tile(16, 16, 4, 1, programs=2)),
-    TileRow(Phase.PREFILL, 2, 256, Tile(16, 16, 8, 1)),
+    TileRow(Phase.PREFILL, 2, 256, Tile(32, 16, 16, 1, one_loop=True)),
     *_RDNA[4:],
 )
 _GFX12 = (

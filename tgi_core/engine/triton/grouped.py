@@ -38,7 +38,7 @@ TILES = {
         GroupedTile(BLOCK_ROWS[1], 64, 64, 8, 2),
         GroupedTile(BLOCK_ROWS[2], 64, 32, 8, 3),
     ),
-    4: (GroupedTile(BLOCK_ROWS[0], 32, 32, 4, 3), GroupedTile(BLOCK_ROWS[1], 32, 32, 8, 2)),
+    4: (GroupedTile(BLOCK_ROWS[0], 32, 32, 4, 3), GroupedTile(BLOCK_ROWS[1], 32, 32, 16, 2)),
 }
 """By bytes of an element, then by rows. They fit every chip, and were not tuned by measurement."""
 

@@ -61,6 +61,7 @@ def launch_varlen(operands: Operands, step: StepArrays, tile: Tile) -> None:
         shape=shape,
         queries=tile.queries,
         positions=tile.positions,
+        one_loop=tile.one_loop,
         **tile.launch_options(),
     )
 

@@ -22,8 +22,13 @@ MOST_ROWS = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 16}
 """Rows up to which weights are dequantized in registers. With more, dequantizing once and calling the vendor's GEMM should be faster; not
 measured."""
 
-HALVES = (64, 32, 16)
-"""Inputs that a tile may have; one must divide the groups. Tiles of float32 with the most would spill registers."""
+_HALVES = (64, 32, 16)
+
+
+def halves(bits: int, itemsize: int, amd: bool) -> tuple[int, ...]:
+    """Inputs that a tile may have, best first; one must divide the groups. The most would spill registers in float32, and on AMD's chips
+    with codes of four bits."""
+    return _HALVES[1:] if itemsize == 4 or (amd and bits == 4) else _HALVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,8 @@ class TritonLinears:
         codes, groups = weight.parts[0], weight.parts[1].shape[1]
         if weight.dtype not in MOST_ROWS:
             return f"the dtype is {weight.dtype}"
-        if groups > 1 and weight.group_size % HALVES[-1]:
-            return f"groups of {weight.group_size} inputs are no multiples of {HALVES[-1]}"
+        if groups > 1 and weight.group_size % _HALVES[-1]:
+            return f"groups of {weight.group_size} inputs are no multiples of {_HALVES[-1]}"
         if codes.is_floating_point():
             return "" if codes.dtype is torch.float8_e4m3fn else f"codes of {codes.dtype}"
         return "" if codes.itemsize == 1 or code_range(codes)[1] < 256 else "codes of more than eight bits"
@@ -107,11 +112,12 @@ def packed(weight: Weight) -> PackedCodes:
         raise TypeError(f"a weight in the layout {weight.layout}")
     codes, scales, *others = weight.parts
     depth = codes.shape[1]
-    halves = HALVES[1:] if weight.dtype is torch.float32 else HALVES
-    half = next((half for half in halves if weight.group_size % half == 0), halves[0])
     floats = codes.is_floating_point()
     base, span = (0, 256) if floats else code_range(codes)
-    layout = CodeLayout(4 if span <= 16 else 8, half, base, floats)
+    bits = 4 if span <= 16 else 8
+    possible = halves(bits, weight.dtype.itemsize, amd=torch.version.hip is not None)
+    half = next((half for half in possible if weight.group_size % half == 0), possible[0])
+    layout = CodeLayout(bits, half, base, floats)
     unsigned = codes.view(torch.uint8) if floats else (codes.to(torch.int16) - base).to(torch.uint8)
     unsigned = F.pad(unsigned, (0, -depth % (half * layout.per_byte)))
     if layout.per_byte == 2:

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
+from tgi_core.engine.triton.linear import halves
 from tgi_core.engine.triton.tiles import TileTable
 
 _ROUNDED_ONCE = {"enable_fp_fusion": False}
@@ -256,12 +257,13 @@ _CASES: dict[str, tuple[CodeLayout, str, str | None]] = {
 
 def builds(tiles: TileTable) -> Iterator[Build]:
     """Each kind of weight with each tile."""
-    for dtype in ITEMSIZE:
+    for dtype, itemsize in ITEMSIZE.items():
         for feature, (layout, scales, beside) in _CASES.items():
             types = dict.fromkeys(("inputs", "bias", "out"), f"*{dtype}:16") | {"codes": "*u8:16", "scales": f"*{scales}:16"}
             types |= dict.fromkeys(("columns", "depth", "row_bytes", "stride"), "i32:16")
             types |= dict.fromkeys(("rows", "group", "groups"), "i32")
-            constants: dict[str, object] = {"layout": replace(layout, half=min(layout.half, 32)) if dtype == "fp32" else layout}
+            half = min(layout.half, halves(layout.bits, itemsize, tiles.amd)[0])
+            constants: dict[str, object] = {"layout": replace(layout, half=half)}
             types |= {beside: f"*{scales}:16"} if beside else {}
             constants |= {name: None for name in ("zeros", "offsets") if name != beside}
             labels = {"dtype": dtype, "feature": feature}

@@ -6,7 +6,7 @@ Tiles depend on the chip, so device packages define them: a `TileTable` per supp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -35,7 +35,8 @@ class Tile:
     """A tile of scores, [queries, positions], and how a program works on it.
 
     A query here is one head of one token: the heads that share a KV head fill the tile together. `stages` is how deep loads run ahead.
-    `programs` is how many of them a multiprocessor holds at once. `options` go to the compiler as they are.
+    `programs` is how many of them a multiprocessor holds at once. `one_loop` masks every tile of a prompt, also those that all queries see,
+    which takes fewer registers. `options` go to the compiler as they are.
     """
 
     queries: int
@@ -43,6 +44,7 @@ class Tile:
     warps: int
     stages: int
     programs: int = 1
+    one_loop: bool = False
     options: tuple[tuple[str, int], ...] = ()
 
     def launch_options(self) -> dict[str, int]:
@@ -74,6 +76,11 @@ class TileTable:
     shared_bytes: int
     rows: tuple[TileRow, ...]
     fp8: str = ""
+
+    @property
+    def amd(self) -> bool:
+        """Whether it is one of AMD's."""
+        return self.chip.startswith("gfx")
 
     def choose(self, phase: Phase, itemsize: int, width: int) -> Tile:
         """The tile for queries of `itemsize` bytes an element and heads of `width`. Raises LookupError when none fits."""
@@ -124,9 +131,7 @@ def table_of(tables: Sequence[TileTable], chip: str) -> TileTable:
 def grown(tile: Tile, group: int) -> Tile:
     """A prefill tile that holds at least the `group` heads of one token."""
     queries = max(tile.queries, power_of_two(group))
-    return (
-        tile if queries == tile.queries else Tile(queries, tile.positions, tile.warps, tile.stages, tile.programs, tile.options)
-    )
+    return tile if queries == tile.queries else replace(tile, queries=queries)
 
 
 def power_of_two(number: int) -> int:

@@ -63,10 +63,12 @@ def varlen_kernel(
     shape: tl.constexpr,
     queries: tl.constexpr,
     positions: tl.constexpr,
+    one_loop: tl.constexpr,
 ) -> None:
     """One tile of queries: a few tokens of a row, with the heads that share one KV head.
 
-    Grid [kv_heads, programs]; the last tokens of a row, which see the most, come first.
+    Grid [kv_heads, programs]; the last tokens of a row, which see the most, come first. Tiles that all queries see have a loop without
+    masks, unless `one_loop`.
     """
     tokens: tl.constexpr = queries // shape.group
     row, block = find_row(cu_seqlens, rows, tl.num_programs(1) - 1 - tl.program_id(1), tokens)
@@ -90,13 +92,32 @@ def varlen_kernel(
     first, clear, dim, stop = tiles_seen(earliest, tl.minimum(earliest + tokens, length) - 1, shape, positions)
     k, v = keys + kv_head * shape.key_width, values + kv_head * shape.value_width
     table = tables + row * table_stride
-    if shape.limited:
+    if one_loop:
+        dim = first
+    else:
+        if shape.limited:
+            acc, peak, total = attend(
+                acc,
+                peak,
+                total,
+                q,
+                query_position,
+                slope,
+                k,
+                v,
+                table,
+                scale,
+                first,
+                clear,
+                lowest,
+                length,
+                shape,
+                positions,
+                True,
+            )
         acc, peak, total = attend(
-            acc, peak, total, q, query_position, slope, k, v, table, scale, first, clear, lowest, length, shape, positions, True
+            acc, peak, total, q, query_position, slope, k, v, table, scale, clear, dim, lowest, length, shape, positions, False
         )
-    acc, peak, total = attend(
-        acc, peak, total, q, query_position, slope, k, v, table, scale, clear, dim, lowest, length, shape, positions, False
-    )
     acc, peak, total = attend(
         acc, peak, total, q, query_position, slope, k, v, table, scale, dim, stop, lowest, length, shape, positions, True
     )
@@ -113,5 +134,5 @@ def builds(tiles: TileTable) -> Iterator[Build]:
 
 
 def _build(case: AttentionCase, tile: Tile, feature: str = "") -> Build:
-    constants = {"shape": case.shape, "queries": tile.queries, "positions": tile.positions}
+    constants = {"shape": case.shape, "queries": tile.queries, "positions": tile.positions, "one_loop": tile.one_loop}
     return Build(varlen_kernel, case.types(), constants, tile.launch_options(), case.labels("varlen", feature), tile.programs)
