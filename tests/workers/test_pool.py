@@ -51,8 +51,28 @@ async def test_killed_while_idle() -> None:
         assert int(await pool.ask(b"pid")) != first
 
 
-async def test_all_killed_while_idle() -> None:
+async def test_a_burst_needs_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that a worker answers soon start no others."""
+    monkeypatch.setattr(pools, "PATIENCE_S", 60.0)
+    async with opened(size=4, waiting=16) as pool:
+        assert len(set(await asyncio.gather(*(pool.ask(b"pid") for _ in range(16))))) == 1
+
+
+async def test_who_stays_busy_gets_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request does not wait for one that takes long; what comes later waits for neither, nor does what has waited in vain."""
+    monkeypatch.setattr(pools, "PATIENCE_S", 0.01)
+    async with opened(size=3) as pool:
+        spinning = asyncio.create_task(pool.ask(b"spin"))
+        await asyncio.sleep(0)
+        assert await pool.ask(b"echo here") == b"here"
+        assert await asyncio.gather(*(pool.ask(b"echo there") for _ in range(8))) == [b"there"] * 8
+        with pytest.raises(TooCostly):
+            await spinning
+
+
+async def test_all_killed_while_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever kills all idle workers at once, as a lack of memory may, costs no request."""
+    monkeypatch.setattr(pools, "PATIENCE_S", 0.0)
     async with opened(size=3) as pool:
         found = {int(pid) for pid in await asyncio.gather(*(pool.ask(b"pid") for _ in range(3)))}
         assert len(found) == 3
