@@ -70,6 +70,10 @@ class PackedDecoder:
             self.layers[index] = self._layer(weights, index)
             weights.forget()
             progress("loading weights", index + 1, count, "step")
+        # Mapped, a row would bring its neighbours into memory; reading each costs prefill half a percent.
+        self._embedding_place = weights.embedding_place() if weights.quantized else None
+        self.embedding = weights.embedding()
+        """[vocabulary, hidden]. A step does not read it if it is a view of a file."""
         self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
 
@@ -110,8 +114,7 @@ class PackedDecoder:
         )
 
     def _model(self, weights: DecoderWeights) -> Model:
-        table = self.table
-        self.embedding = weights.embedding()
+        table, place = self.table, self._embedding_place
         return Model(
             hidden=table.hidden,
             intermediate=table.intermediate,
@@ -131,7 +134,9 @@ class PackedDecoder:
             layer=self.layers,
             final_norm=self._floats(weights.final_norm()),
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
-            embedding=self.embedding.data_ptr(),
+            embedding=self.embedding.data_ptr() if place is None else None,
+            embedding_start=0 if place is None else place.start,
+            embedding_file=-1 if place is None else place.descriptor,
             head=self._head,
             adapters=self.adapters.found,
             ranks=self.adapters.ranks,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 14
+INTERFACE = 15
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -110,6 +110,8 @@ class Model(Structure):
         ("final_norm", c_void_p),
         ("frequencies", c_void_p),
         ("embedding", c_void_p),
+        ("embedding_start", c_int64),
+        ("embedding_file", c_int32),
         ("head", Linear),
         ("adapters", POINTER(PackedLoras)),
         ("int8_cache", c_int32),

@@ -18,6 +18,7 @@ from tgi_core.engine.decoder.loading import LoadedDecoder, LoadedLayer
 from tgi_core.engine.decoder.weights import DecoderWeights, LayerWeights, wanted_tensors
 from tgi_core.engine.quantization.linear import Linear
 from tgi_core.engine.quantization.weight import Weight, concatenated
+from tgi_core.engine.weights.mapped import FilePlace
 
 
 class RankWeights(DecoderWeights):
@@ -54,6 +55,15 @@ class RankWeights(DecoderWeights):
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]."""
         return self._whole.embedding()
+
+    @property
+    def quantized(self) -> bool:
+        """See `DecoderWeights.quantized`."""
+        return self._whole.quantized
+
+    def embedding_place(self) -> FilePlace | None:
+        """See `DecoderWeights.embedding_place`."""
+        return self._whole.embedding_place()
 
     def head(self) -> Weight:
         """[vocabulary, hidden]."""

@@ -17,7 +17,7 @@ from tgi_core.engine.decoder.unsupported import UnsupportedFamily
 from tgi_core.engine.quantization.rounding import head_rounding
 from tgi_core.engine.quantization.stored import StoredWeight, StoredWeights
 from tgi_core.engine.quantization.weight import Weight
-from tgi_core.engine.weights.mapped import DTYPES
+from tgi_core.engine.weights.mapped import DTYPES, FilePlace
 
 _PLAIN = ("F32", "F16", "BF16")
 """Dtypes of weights that are not quantized."""
@@ -111,11 +111,14 @@ class DecoderWeights:
         return self._stored.quantize
 
     @property
+    def quantized(self) -> bool:
+        """Whether weights inside the model are quantized, in the files or at load."""
+        return self._stored.format is not None or bool(self._stored.quantize)
+
+    @property
     def embedding_bytes(self) -> int:
         """Bytes of the embedding in memory: none if it is a view of the file."""
-        stored = self._stored.by_name[f"{self._prefix}embed_tokens.weight"]
-        is_view = stored.format is None and DTYPES[stored.entry.dtype] is self.dtype
-        return 0 if is_view else stored.num_elements * self.dtype.itemsize
+        return 0 if self._embeds_from_file else self._embedding.num_elements * self.dtype.itemsize
 
     def bytes_beside(self, saved_bytes: int) -> int:
         """Bytes of weights that linear kernels keep `saved_bytes` smaller, including a tied head, and of the embedding, even if it
@@ -125,7 +128,19 @@ class DecoderWeights:
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file if the dtypes agree."""
-        return self._tensor(f"{self._prefix}embed_tokens.weight")
+        return self._tensor(self._embedding.name)
+
+    def embedding_place(self) -> FilePlace | None:
+        """Where it lies in a file; None if the dtypes differ."""
+        return self._stored.place(self._embedding) if self._embeds_from_file else None
+
+    @property
+    def _embedding(self) -> StoredWeight:
+        return self._stored.by_name[f"{self._prefix}embed_tokens.weight"]
+
+    @property
+    def _embeds_from_file(self) -> bool:
+        return self._embedding.format is None and DTYPES[self._embedding.entry.dtype] is self.dtype
 
     def head(self) -> Weight:
         """The output layer [vocabulary, hidden]."""

@@ -21,7 +21,7 @@ from tgi_core.engine.quantization.rounding import head_rounding, rounded
 from tgi_core.engine.quantization.weight import Dense, Weight
 from tgi_core.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from tgi_core.engine.weights.headers import TensorEntry
-from tgi_core.engine.weights.mapped import MappedFile
+from tgi_core.engine.weights.mapped import FilePlace, MappedFile
 from tgi_core.errors import StartupError
 from tgi_core.model_files import read_json
 
@@ -111,6 +111,10 @@ class StoredWeights:
         if stored.format is not None or not kind:
             return self.weight(stored, dtype)
         return rounded(self._view(stored.entry), kind, dtype)
+
+    def place(self, stored: StoredWeight) -> FilePlace:
+        """Where a tensor that is not quantized lies in its file."""
+        return FilePlace(self._maps[stored.entry.file], stored.entry.start)
 
     def _view(self, entry: TensorEntry) -> Tensor:
         return self._maps[entry.file].view(entry)

@@ -1,9 +1,12 @@
-"""Tensors as views of memory-mapped files."""
+"""Tensors as views of memory-mapped files, or where they lie in one."""
 
 from __future__ import annotations
 
 import mmap
+import os
 import warnings
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,12 +32,27 @@ DTYPES = {
 """torch's types for the names in `headers.ITEM_BYTES`."""
 
 
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where a tensor begins in a file, in bytes. The file stays open as long as this object lives."""
+
+    file: MappedFile
+    start: int
+
+    @property
+    def descriptor(self) -> int:
+        """The file's descriptor, for pread(2)."""
+        return self.file.descriptor
+
+
 class MappedFile:
     """A memory-mapped file; pages are read on access."""
 
     def __init__(self, file: Path) -> None:
-        with file.open("rb") as stream:
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self.descriptor = os.open(file, os.O_RDONLY)
+        """The open file's."""
+        weakref.finalize(self, os.close, self.descriptor)
+        self._map = mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
 
     def view(self, entry: TensorEntry) -> Tensor:
         """The tensor as a read-only view of the file, valid while this object lives; a copy if it is misaligned."""

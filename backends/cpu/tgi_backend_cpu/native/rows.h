@@ -1,7 +1,13 @@
 // Operations on one row at a time: RMS norm, RoPE, embedding.
 #pragma once
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "simd.h"
 
@@ -53,6 +59,20 @@ void cast_row(const float* from, int width, T* to) {
   for (int i = 0; i < width; i += 16) store_first(to + i, load_first(from + i, width - i), width - i);
 }
 
+// Reads from an open file. Ends the process where it cannot be read, as a signal would in a mapped file.
+inline void read_file(int file, int64_t start, char* to, size_t bytes) {
+  while (bytes) {
+    const ssize_t got = pread(file, to, bytes, start);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      fprintf(stderr, "the embedding cannot be read from the model's file: %s\n", got ? strerror(errno) : "it is shorter than it was");
+      abort();
+    }
+    to += got, start += got, bytes -= (size_t)got;
+  }
+}
+
+// `from` may be the end of `to`.
 template <class T>
 void embed(const T* from, int width, float scale, float* to) {
   for (int i = 0; i < width; i += 16) store_first(to + i, mul(load_first(from + i, width - i), splat(scale)), width - i);

@@ -22,7 +22,9 @@ struct Model {
   int32_t fused_rope;  // qkv is packed in pairs and its GEMM rotates the heads; 0: heads are normalized, if at all, and rotated after it
   const Layer* layer;
   const float *final_norm, *frequencies;  // frequencies [rotary / 2]
-  const void* embedding;
+  const void* embedding;    // [vocabulary][hidden]; if null, it begins there in that open file
+  int64_t embedding_start;
+  int32_t embedding_file;
   Linear head;
   const PackedLoras* adapters;  // [adapters][layers][Projection::count]
   int32_t int8_cache;
@@ -194,10 +196,19 @@ class StepBody {
 
   // The token's embedding, and the cosines and sines of its position.
   void start(size_t t) {
-    embed((const element*)m_.embedding + (size_t)s_.ids[t] * m_.hidden, m_.hidden, m_.embedding_scale, w_.stream.data() + t * m_.hidden);
+    float* stream = w_.stream.data() + t * m_.hidden;
+    embed(embedding_of(t, (element*)(stream + m_.hidden) - m_.hidden), m_.hidden, m_.embedding_scale, stream);
     const Row& row = all_.rows[token_row_[t]];
     float* to = w_.rotation.data() + t * m_.rotary;
     rotation(row.past + (int)t - row.first, m_.frequencies, half_, m_.rotary_scale, to, to + half_);
+  }
+
+  // A token's embedding, in memory or read from the file to `room`.
+  const element* embedding_of(size_t t, element* room) const {
+    const size_t at = (size_t)s_.ids[t] * m_.hidden;
+    if (m_.embedding) return (const element*)m_.embedding + at;
+    read_file(m_.embedding_file, m_.embedding_start + (int64_t)(at * sizeof(element)), (char*)room, m_.hidden * sizeof(element));
+    return room;
   }
 
   // A token's queries, keys and values, as attention reads them.
