@@ -19,6 +19,7 @@ from tgi_backend_cpu.flat_step import flatten
 from tgi_backend_cpu.interface import Layer, Layout, Linear, Model, Panels, Segment, Step
 from tgi_backend_cpu.kernels import DTYPES, Arena, Kernels
 from tgi_backend_cpu.packing import pack
+from tgi_backend_cpu.packing.panels import Forget
 from tgi_backend_cpu.sampling import NativeSampler
 from tgi_backend_cpu.table_sizes import has_fused_rope, workspace_bytes
 from tgi_core.backend import CacheGroup, CacheKind, Capacity, Feature, Kernel, Progress, WarmupPlan
@@ -63,7 +64,8 @@ class PackedDecoder:
         self.saved_bytes = 0
         """Bytes that the packed weights save compared with dense ones."""
         count = len(self.table.layers)
-        self._head = self._linear([weights.head()], None)  # first: nothing else takes as much memory beside what it becomes
+        # first: nothing else takes as much memory beside what it becomes
+        self._head = self._linear([weights.head()], None, forget=weights.forget)
         weights.forget()
         self.layers = (Layer * count)()
         for index in range(count):
@@ -152,14 +154,16 @@ class PackedDecoder:
             bias = bias[order.flatten()]
         return self._linear([whole.reordered(rows) for rows in order], bias, Panels.PAIRS)
 
-    def _linear(self, weights: list[Weight], bias: Tensor | None, panels: Panels = Panels.PLAIN) -> Linear:
+    def _linear(
+        self, weights: list[Weight], bias: Tensor | None, panels: Panels = Panels.PLAIN, forget: Forget = lambda: None
+    ) -> Linear:
         if bias is not None:
             bias = bias.float()
             if panels is Panels.PAIRS:
                 bias = _interleaved(bias)
             self._kept.append(bias)
         before = self._arena.num_bytes
-        packed = pack(self._kernels, self._arena, weights, bias, panels)
+        packed = pack(self._kernels, self._arena, weights, bias, panels, forget)
         self.saved_bytes += sum(weight.dense_bytes for weight in weights) - (self._arena.num_bytes - before)
         return packed
 

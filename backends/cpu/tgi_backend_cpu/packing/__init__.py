@@ -12,7 +12,7 @@ from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_backend_cpu.packing.bf12 import Bf12Panels
 from tgi_backend_cpu.packing.codes import CodePanels
 from tgi_backend_cpu.packing.dense import DensePanels
-from tgi_backend_cpu.packing.panels import PackedLayout, Unpacked
+from tgi_backend_cpu.packing.panels import Forget, PackedLayout, Unpacked
 from tgi_core.engine.quantization.weight import Weight
 
 LAYOUTS: tuple[PackedLayout, ...] = (
@@ -27,13 +27,19 @@ LAYOUTS: tuple[PackedLayout, ...] = (
 
 
 def pack(
-    kernels: Kernels, arena: Arena, weights: Sequence[Weight], bias: Tensor | None = None, panels: Panels = Panels.PLAIN
+    kernels: Kernels,
+    arena: Arena,
+    weights: Sequence[Weight],
+    bias: Tensor | None = None,
+    panels: Panels = Panels.PLAIN,
+    forget: Forget = lambda: None,
 ) -> Linear:
     """Pack weights [out, in] of one dtype, concatenated, or two whose rows form pairs.
 
-    The bias, float32, and the arena must outlive the result. A GEMM has the same bits in every layout but INT4 and INT8.
+    The bias, float32, and the arena must outlive the result. `forget` is called when the weights have been read, and more is to be
+    done. A GEMM has the same bits in every layout but INT4 and INT8.
     """
-    asked = Unpacked(kernels, weights, panels)
+    asked = Unpacked(kernels, weights, panels, forget)
     steps = -(-asked.depth // 2) if asked.dtype is torch.bfloat16 else asked.depth
     for layout in LAYOUTS:
         address = layout.pack(asked, arena)

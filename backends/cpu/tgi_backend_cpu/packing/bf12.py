@@ -22,6 +22,7 @@ class Bf12Panels:
         size = asked.dense_bytes
         dense = Memory(asked.kernels, size)
         asked.write(dense.address)
+        asked.forget()
         to = arena.take(size)
         used = asked.kernels.call.tgi_pack_bf12(asked.kernels.pool, dense.address, asked.count, asked.panel_bytes, to)
         arena.give_back(size - used)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from tgi_backend_cpu.interface import Layout, Panels
 from tgi_backend_cpu.kernels import Arena, Kernels
 from tgi_core.engine.quantization.weight import Weight
+
+Forget = Callable[[], None]
+"""Drops memory that weights were read into and can be read into again, such as pages of mapped files."""
 
 
 def panel_sizes(kernels: Kernels, half: bool, panels: Panels, columns: int, depth: int) -> tuple[int, int]:
@@ -24,8 +27,8 @@ def panel_sizes(kernels: Kernels, half: bool, panels: Panels, columns: int, dept
 class Unpacked:
     """Weights [out, in] to be packed as the `count` panels of one GEMM, of `panel_bytes` each in the dense layout."""
 
-    def __init__(self, kernels: Kernels, weights: Sequence[Weight], panels: Panels) -> None:
-        self.kernels, self.weights, self.panels = kernels, weights, panels
+    def __init__(self, kernels: Kernels, weights: Sequence[Weight], panels: Panels, forget: Forget) -> None:
+        self.kernels, self.weights, self.panels, self.forget = kernels, weights, panels, forget
         self.dtype, self.depth = weights[0].dtype, weights[0].shape[1]
         self.columns = sum(weight.shape[0] for weight in weights)
         if any(weight.dtype is not self.dtype for weight in weights):
