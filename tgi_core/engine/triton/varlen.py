@@ -31,12 +31,15 @@ def find_row(cu_seqlens: tl.tensor, rows: tl.tensor, program: tl.tensor, tokens:
 
 
 @triton.jit
-def tiles_seen(earliest: tl.tensor, latest: tl.tensor, shape: tl.constexpr, positions: tl.constexpr) -> tl.tensor:
-    """The tiles first…stop-1 that queries at `earliest`…`latest` see some of; all of them see all of clear…dim-1."""
+def tiles_seen(
+    earliest: tl.tensor, latest: tl.tensor, shape: tl.constexpr, positions: tl.constexpr, one_loop: tl.constexpr
+) -> tl.tensor:
+    """The tiles first…stop-1 that queries at `earliest`…`latest` see some of; all of them see all of clear…dim-1, which are none if
+    `one_loop`."""
     first = first_visible(earliest, shape) // positions
     stop = tl.cdiv(latest + 1, positions)
     clear = tl.minimum(tl.cdiv(first_visible(latest, shape), positions), stop)
-    dim = tl.maximum((earliest + 1) // positions, clear)
+    dim = first if one_loop else tl.maximum((earliest + 1) // positions, clear)
     return first, clear, dim, stop
 
 
@@ -89,32 +92,14 @@ def varlen_kernel(
 
     earliest = length - take + block * tokens
     lowest = first_visible(earliest, shape)
-    first, clear, dim, stop = tiles_seen(earliest, tl.minimum(earliest + tokens, length) - 1, shape, positions)
+    first, clear, dim, stop = tiles_seen(earliest, tl.minimum(earliest + tokens, length) - 1, shape, positions, one_loop)
     k, v = keys + kv_head * shape.key_width, values + kv_head * shape.value_width
     table = tables + row * table_stride
-    if one_loop:
-        dim = first
-    else:
-        if shape.limited:
-            acc, peak, total = attend(
-                acc,
-                peak,
-                total,
-                q,
-                query_position,
-                slope,
-                k,
-                v,
-                table,
-                scale,
-                first,
-                clear,
-                lowest,
-                length,
-                shape,
-                positions,
-                True,
-            )
+    if shape.limited and not one_loop:
+        acc, peak, total = attend(
+            acc, peak, total, q, query_position, slope, k, v, table, scale, first, clear, lowest, length, shape, positions, True
+        )
+    if not one_loop:
         acc, peak, total = attend(
             acc, peak, total, q, query_position, slope, k, v, table, scale, clear, dim, lowest, length, shape, positions, False
         )
