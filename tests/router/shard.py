@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from tgi_core.client.local import LocalShard
 from tgi_core.grammar.compiler import GrammarCompiler
 from tgi_core.model_files import DEMO
 from tgi_core.scheduler import SchedulerLoop, SchedulerOptions
+from tgi_core.scheduler.scheduler import Clock
 from tgi_core.server.masks import GrammarMasks
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -27,7 +29,7 @@ PLAN = WarmupPlan(max_row_tokens=2048)
 
 class Shard:
     """A shard of the demo model's vocabulary, with `grammars` or without, over the reference backend or, with the demo model itself,
-    `on_cpu`, in its dtype. `steps` has the number of rows of each step of the reference backend."""
+    `on_cpu`, in its dtype. `steps` has the number of rows of each step of the reference backend. `clock` is the scheduler's."""
 
     def __init__(
         self,
@@ -36,13 +38,14 @@ class Shard:
         grammars: bool = False,
         on_cpu: str = "",
         options: SchedulerOptions | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.steps: list[int] = []
         self.loop: SchedulerLoop | None = None
         self.masks: GrammarMasks | None = None
         self.closed = threading.Event()
         self._tokenizer, self._plan, self._grammars, self._on_cpu = tokenizer, plan, grammars, on_cpu
-        self._options = options
+        self._options, self._clock = options, clock
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[Generator]:
@@ -55,7 +58,7 @@ class Shard:
         info = ShardInfo("demo", "reference", "none", "float32", (1, 0), session.capabilities())
         shard = LocalShard(ModelServer(session, self._tokenizer, info, self.masks))
         capacity = await shard.warmup(self._plan, _quiet)
-        self.loop = SchedulerLoop(shard, info, capacity, options=self._options)
+        self.loop = SchedulerLoop(shard, info, capacity, options=self._options, clock=self._clock)
         running = asyncio.create_task(self.loop.run())
         try:
             yield self.loop

@@ -21,7 +21,7 @@ from tgi_core.scheduler.device_monitor import DeviceMonitor
 from tgi_core.scheduler.drafting import ObserveDrafts
 from tgi_core.scheduler.events import Event, Snapshot
 from tgi_core.scheduler.replication import Replication
-from tgi_core.scheduler.scheduler import Scheduler
+from tgi_core.scheduler.scheduler import Clock, Scheduler
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
@@ -58,6 +58,7 @@ class SchedulerLoop:
         lifecycle: Lifecycle | None = None,
         observe_drafts: ObserveDrafts | None = None,
         replication: Replication | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.info = info
         self.capacity = capacity
@@ -70,7 +71,7 @@ class SchedulerLoop:
         shared = (None, None) if replication is None else (replication.prefixes, replication.queue_limits)
         self._worked: Callable[[], float] = float if replication is None else time.thread_time
         """Returns the CPU seconds of the event loop: other replicas deliver on it while this one waits for its shard."""
-        self.scheduler = Scheduler(info.capabilities, capacity, options, time.monotonic, observe_drafts, *shared)
+        self.scheduler = Scheduler(info.capabilities, capacity, options, clock, observe_drafts, *shared)
         self._streams: dict[int, GenerationStream] = {}
         self._observe = observe
         self._supervisor = supervisor
@@ -81,7 +82,7 @@ class SchedulerLoop:
         self._coalescer = coalescer or OutputCoalescer()
         self._release: asyncio.TimerHandle | None = None
         """Delivers the events held back if the next step takes long."""
-        self.device_monitor = DeviceMonitor(time.monotonic)
+        self.device_monitor = DeviceMonitor(clock)
         """Whether the shard's results can be trusted; if not, the server is not ready."""
         if supervisor is not None:
             supervisor.watch(self._note_loss)
