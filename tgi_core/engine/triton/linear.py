@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,22 +12,12 @@ from tgi_core.engine.quantization.checking import ROWS, disagreement
 from tgi_core.engine.quantization.linear import Linear
 from tgi_core.engine.quantization.weight import Affine, Grouped, Weight, code_range
 from tgi_core.engine.selection import attempt
+from tgi_core.engine.triton.packed_codes import HALVES, CodeLayout, PackedCodes, halves
 from tgi_core.engine.triton.probing import probe
-
-if TYPE_CHECKING:
-    from tgi_core.engine.triton.quantized import PackedCodes
 
 MOST_ROWS = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 16}
 """Rows up to which weights are dequantized in registers. With more, dequantizing once and calling the vendor's GEMM should be faster; not
 measured."""
-
-_HALVES = (64, 32, 16)
-
-
-def halves(bits: int, itemsize: int, amd: bool) -> tuple[int, ...]:
-    """Inputs that a tile may have, best first; one must divide the groups. The most would spill registers in float32, and on AMD's chips
-    with codes of four bits."""
-    return _HALVES[1:] if itemsize == 4 or (amd and bits == 4) else _HALVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +66,8 @@ class TritonLinears:
         codes, groups = weight.parts[0], weight.parts[1].shape[1]
         if weight.dtype not in MOST_ROWS:
             return f"the dtype is {weight.dtype}"
-        if groups > 1 and weight.group_size % _HALVES[-1]:
-            return f"groups of {weight.group_size} inputs are no multiples of {_HALVES[-1]}"
+        if groups > 1 and weight.group_size % HALVES[-1]:
+            return f"groups of {weight.group_size} inputs are no multiples of {HALVES[-1]}"
         if codes.is_floating_point():
             return "" if codes.dtype is torch.float8_e4m3fn else f"codes of {codes.dtype}"
         return "" if codes.itemsize == 1 or code_range(codes)[1] < 256 else "codes of more than eight bits"
@@ -106,8 +95,6 @@ class TritonLinears:
 
 def packed(weight: Weight) -> PackedCodes:
     """A weight's codes as the kernels read them: four bits each if their range allows. Raises TypeError for other layouts."""
-    from tgi_core.engine.triton.quantized import CodeLayout, PackedCodes
-
     if not isinstance(weight, Grouped):
         raise TypeError(f"a weight in the layout {weight.layout}")
     codes, scales, *others = weight.parts

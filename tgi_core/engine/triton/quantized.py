@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tgi_core.engine.triton.builds import ITEMSIZE, Build
-from tgi_core.engine.triton.linear import halves
+from tgi_core.engine.triton.packed_codes import CodeLayout, PackedCodes, halves
 from tgi_core.engine.triton.tiles import TileTable
 
 _ROUNDED_ONCE = {"enable_fp_fusion": False}
@@ -25,45 +25,6 @@ _ROUNDED_ONCE = {"enable_fp_fusion": False}
 
 _DEQUANTIZED_OUTPUTS = 32
 """Outputs per program where weights are only dequantized."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeLayout:
-    """How codes are stored, as a constant of a kernel: of `bits` bits; those of a byte are `half` inputs apart. The lowest integer code is
-    `base`; `floats` are e4m3."""
-
-    bits: int
-    half: int
-    base: int = 0
-    floats: bool = False
-
-    @property
-    def per_byte(self) -> int:
-        """Codes in a byte."""
-        return 8 // self.bits
-
-
-@dataclass(frozen=True, slots=True)
-class PackedCodes:
-    """A weight [columns, depth] as the kernels read it: `codes` uint8 [columns, bytes]; `scales`, `zeros`, `offsets` [groups, columns]."""
-
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor | None
-    offsets: Tensor | None
-    depth: int
-    layout: CodeLayout
-
-    @property
-    def columns(self) -> int:
-        """Outputs."""
-        return self.codes.shape[0]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes on the device."""
-        parts = (self.codes, self.scales, self.zeros, self.offsets)
-        return sum(part.numel() * part.itemsize for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
