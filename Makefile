@@ -23,7 +23,7 @@ serve: install
 	$(BIN)/tgi serve --hostname $(HOST) --port $(PORT) $(MODEL)
 
 test: install
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal $(OPTIONS)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -163,6 +163,7 @@ def test_cuts() -> None:
 @settings(max_examples=40)
 @given(st.lists(parts, min_size=1, max_size=5), st.booleans())
 @example([[(0, 4, "a")], [(0, 1, "a"), (0, 1, "a")], [(0, 4, "a")]], False)
+@example([[(30, 11, "a"), (2, 1, "a"), (34, 24, "a")], [(0, 11, "a")], [(27, 1, "a")], [(0, 1, "a")]], True)
 def test_one_image_at_a_time_beside_decoding_rows(
     demo_tokenizer: Tokenizer, prompts: list[list[tuple[int, int, str]]], whole: bool
 ) -> None:

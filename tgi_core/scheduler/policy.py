@@ -278,7 +278,7 @@ class Policy:
         """The same for the first request that waits, if it would then begin."""
         first = next(iter(queue))
         missing = image_left(0, first.request.image_spans) - room.tokens
-        if (plan.empty or missing <= len(plan.decoding)) and self._has_room(first, len(running)):
+        if room.images and (plan.empty or missing <= len(plan.decoding)) and self._has_room(first, len(running)):
             self._make_room_for_image(first, room, plan)
 
     def _kept_for_newcomers(self, room: PrefillBudget, running: dict[int, Sequence], queue: WaitingQueue) -> int:
