@@ -64,7 +64,7 @@ class PackedDecoder:
         self.saved_bytes = 0
         """Bytes that the packed weights save compared with dense ones."""
         count = len(self.table.layers)
-        # first: nothing else takes as much memory beside what it becomes
+        # First: nothing else takes as much memory beside what it becomes.
         self._head = self._linear([weights.head()], None, forget=weights.forget)
         weights.forget()
         self.layers = (Layer * count)()
@@ -72,10 +72,6 @@ class PackedDecoder:
             self.layers[index] = self._layer(weights, index)
             weights.forget()
             progress("loading weights", index + 1, count, "step")
-        # Mapped, a row would bring its neighbours into memory; reading each makes prefill 0.7 % slower for SmolLM2-135M.
-        self._embedding_place = weights.embedding_place() if weights.quantized else None
-        self.embedding = weights.embedding()
-        """[vocabulary, hidden]. A step does not read it if it is a view of a file."""
         self.adapters = pack_table(kernels, self._arena, weights.adapters, count)
         self.model = self._model(weights)
 
@@ -116,7 +112,11 @@ class PackedDecoder:
         )
 
     def _model(self, weights: DecoderWeights) -> Model:
-        table, place = self.table, self._embedding_place
+        table = self.table
+        self.embedding = weights.embedding()
+        """[vocabulary, hidden]. A step reads it from the file instead if the model is quantized and the file has these numbers."""
+        # Mapped, a row would bring its neighbours into memory; reading each makes prefill 0.7 % slower for SmolLM2-135M.
+        self._embedding_place = place = weights.embedding_place() if weights.quantized else None
         return Model(
             hidden=table.hidden,
             intermediate=table.intermediate,
@@ -138,7 +138,7 @@ class PackedDecoder:
             frequencies=self._floats(torch.tensor(table.rotary.frequencies)),
             embedding=self.embedding.data_ptr() if place is None else None,
             embedding_start=0 if place is None else place.start,
-            embedding_file=-1 if place is None else place.descriptor,
+            embedding_file=-1 if place is None else place.file.descriptor,
             head=self._head,
             adapters=self.adapters.found,
             ranks=self.adapters.ranks,

@@ -100,7 +100,7 @@ class DecoderWeights:
 
     def linears(self) -> Iterator[tuple[StoredWeight, str]]:
         """The weights of linear layers, and what each is rounded to at load; "" for none."""
-        embedding, names = f"{self._prefix}embed_tokens.weight", self._linear_names()
+        embedding, names = self._embedding_name, self._linear_names()
         for name in sorted(names - {embedding, "lm_head.weight"}):
             yield self._stored.by_name[name], self.quantize
         yield self._stored.by_name[embedding if self.table.tied else "lm_head.weight"], head_rounding(self.quantize)
@@ -128,7 +128,7 @@ class DecoderWeights:
 
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]; a view of the file if the dtypes agree."""
-        return self._tensor(self._embedding.name)
+        return self._tensor(self._embedding_name)
 
     def embedding_place(self) -> FilePlace | None:
         """Where it lies in a file; None if the dtypes differ."""
@@ -136,7 +136,11 @@ class DecoderWeights:
 
     @property
     def _embedding(self) -> StoredWeight:
-        return self._stored.by_name[f"{self._prefix}embed_tokens.weight"]
+        return self._stored.by_name[self._embedding_name]
+
+    @property
+    def _embedding_name(self) -> str:
+        return f"{self._prefix}embed_tokens.weight"
 
     @property
     def _embeds_from_file(self) -> bool:
@@ -144,7 +148,7 @@ class DecoderWeights:
 
     def head(self) -> Weight:
         """The output layer [vocabulary, hidden]."""
-        stored = self._stored.by_name[f"{self._prefix}embed_tokens.weight" if self.table.tied else "lm_head.weight"]
+        stored = self._stored.by_name[self._embedding_name if self.table.tied else "lm_head.weight"]
         return self._stored.head(stored, self.dtype)
 
     def final_norm(self) -> Tensor:
@@ -228,7 +232,7 @@ class DecoderWeights:
     def _linear_names(self) -> set[str]:
         """The weights of linear layers, and the embedding; only they may be quantized."""
         layers = range(len(self.table.layers))
-        return {"lm_head.weight", f"{self._prefix}embed_tokens.weight"} | {
+        return {"lm_head.weight", self._embedding_name} | {
             f"{self._prefix}layers.{index}.{name}.weight" for index in layers for name in projections(self.table, index)
         }
 

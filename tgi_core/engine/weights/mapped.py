@@ -39,18 +39,13 @@ class FilePlace:
     file: MappedFile
     start: int
 
-    @property
-    def descriptor(self) -> int:
-        """The file's descriptor, for pread(2)."""
-        return self.file.descriptor
-
 
 class MappedFile:
     """A memory-mapped file; pages are read on access."""
 
     def __init__(self, file: Path) -> None:
         self.descriptor = os.open(file, os.O_RDONLY)
-        """The open file's."""
+        """That of the open file, for pread(2)."""
         weakref.finalize(self, os.close, self.descriptor)
         self._map = mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
 
