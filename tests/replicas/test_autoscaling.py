@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from tests.replicas.pools import PLAN, Replicas, answers, collect, replicas, toys
 from tests.scheduler.device import alone, request
+from tgi_core.backend import DeviceLost
 from tgi_core.cli.loops import scaling_rules
+from tgi_core.client.local import LocalShard
 from tgi_core.config import Settings
 from tgi_core.errors import StartupError
 from tgi_core.lifecycle import Phase
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.replicas.autoscaling import Autoscaler, PoolLoad, ScalingRules
 from tgi_core.tokenizer import Tokenizer
 
@@ -78,6 +81,32 @@ async def test_to_three_and_to_none_and_back(demo_tokenizer: Tokenizer) -> None:
         assert these.lifecycle.phase is Phase.SERVING and await these.pool.healthy() and these.pool.sound
         assert await collect(these.pool.submit(asked[1])) == alone(demo_tokenizer, asked[1])
         assert [source.opened for source in these.shards] != [1, 1, 1]
+
+
+async def test_images_open_one_and_leave_those_that_close(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt with images waits for a replica before it is a request: one is opened for it. If that closes meanwhile, the prompt goes on
+    where another is open."""
+    tokens, asked, closed = PromptTokens((1, 2), ()), list[LocalShard](), asyncio.Event()
+
+    async def tokenize(shard: LocalShard, prompt: MultimodalPrompt) -> PromptTokens:
+        asked.append(shard)
+        if len(asked) == 2:
+            await closed.wait()
+            raise DeviceLost("it was closed")
+        return tokens
+
+    monkeypatch.setattr(LocalShard, "tokenize_images", tokenize)
+    prompt = MultimodalPrompt(("",), (b"",), special=True)
+    async with replicas(toys(demo_tokenizer, 2), count=1, min_replicas=0, scale_down_delay=0.1) as these:
+        await until(lambda: phases(these) == ["parked"] * 2)
+        assert await these.pool.tokenize_images(prompt) == tokens
+    async with replicas(toys(demo_tokenizer, 2)) as these:
+        running = asyncio.ensure_future(these.pool.tokenize_images(prompt))
+        await until(lambda: len(asked) == 2)
+        these.pool.replicas[0].park("a test")
+        await until(lambda: "parked" in phases(these))
+        closed.set()
+        assert await running == tokens and len(asked) == 3 and asked[1] is not asked[2]
 
 
 async def test_a_closed_replica_hands_its_requests_over(demo_tokenizer: Tokenizer) -> None:

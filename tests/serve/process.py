@@ -12,9 +12,14 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 TGI = (str(Path(sys.executable).with_name("tgi")),)
 _READY = re.compile(r"ready after ([\d.]+) s: (http://[\w.:\[\]-]+)")
+
+
+SERVERS: WeakSet[ServerProcess] = WeakSet()
+"""All that are in use."""
 
 
 class ServerProcess:
@@ -28,6 +33,7 @@ class ServerProcess:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        SERVERS.add(self)
 
     def wait_ready(self, seconds: float) -> None:
         """Until it listens; AssertionError with its output if it ends before."""

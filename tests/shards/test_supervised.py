@@ -23,6 +23,7 @@ from tgi_core.client.local import LocalShard
 from tgi_core.client.supervised import RestartRules, SupervisedShard, as_promised, pause, shortfall
 from tgi_core.errors import StartupError
 from tgi_core.lifecycle import Lifecycle, Phase
+from tgi_core.media.prompts import MultimodalPrompt, PromptTokens
 from tgi_core.scheduler import GenerationFailed, SchedulerLoop
 from tgi_core.server.model_server import ModelServer
 from tgi_core.tokenizer import Tokenizer
@@ -172,6 +173,25 @@ async def test_a_shard_that_ends_while_idle_is_known_at_once(demo_tokenizer: Tok
         while not lifecycle.ready:
             await asyncio.sleep(0)
         assert await collect(loop.submit(request((1, 2), 9))) == alone(demo_tokenizer, request((1, 2), 9))
+
+
+async def test_images_are_tokenized_on_the_next_shard(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call finds the shard lost long before its process has ended: the prompt waits for the next shard and asks the lost one no more."""
+    running = asyncio.get_running_loop()
+    ends, calls, tokens = running.create_future(), list[LocalShard](), PromptTokens((1, 2), ())
+
+    async def tokenize(shard: LocalShard, prompt: MultimodalPrompt) -> PromptTokens:
+        calls.append(shard)
+        if len(shop.plans) == 1:
+            raise LOST
+        return tokens
+
+    monkeypatch.setattr(LocalShard, "tokenize_images", tokenize)
+    shop = Shop(demo_tokenizer, [{}])
+    async with instance(shop, ends) as (loop, _):
+        running.call_later(0.7, ends.set_result, "its process ended")
+        assert await loop.tokenize_images(MultimodalPrompt(("",), (), special=True)) == tokens
+        assert len(calls) == 2 and calls[0] is not calls[1]
 
 
 async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokenizer) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
+from tgi_core.backend import DeviceLost
 from tgi_core.client.grammars import Release
 from tgi_core.grammar import Cost, Grammar
 from tgi_core.lifecycle import Lifecycle, Phase
@@ -23,8 +25,10 @@ from tgi_core.scheduler import (
     SchedulerOptions,
     Snapshot,
 )
+from tgi_core.scheduler.loop import TOKENIZE_TRIES
 from tgi_core.scheduler.overload import QueueLimits
 from tgi_core.scheduler.sequence import Sequence
+from tgi_core.waiting import any_set
 from tgi_core.wire.types import ShardInfo
 
 _log = logging.getLogger(__name__)
@@ -47,6 +51,8 @@ class ReplicaPool:
         self._placement = Placement(block_size)
         self._queue_limits = QueueLimits(options)
         self._lifecycle = lifecycle
+        self._tokenizing: dict[object, float] = {}
+        """When prompts with images arrived that are not tokenized yet."""
         self._compared = 0.0
         self._moving = False
 
@@ -105,14 +111,27 @@ class ReplicaPool:
         return release
 
     async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
-        """Tokenize a prompt with images on the replica with the least to do: the one that gets the request depends on the tokens. Raises
-        ImageRejected, MediaBusy."""
-        serving = [each for each in self.replicas if each.serves]
+        """Tokenize a prompt with images on the replica with the least to do: the one that gets the request depends on the tokens. Waits
+        for a replica if none serves. Raises ImageRejected, MediaBusy."""
+        key = object()
+        self._tokenizing[key] = asyncio.get_running_loop().time()
         try:
-            replica = min(serving, key=lambda each: self._placement.work(each.number)) if serving else self._of_the_lost()
-        except GenerationFailed:
-            raise MediaBusy from None
-        return await replica.loop.tokenize_images(prompt)
+            for _ in range(TOKENIZE_TRIES):
+                replica = await self._least_busy()
+                with suppress(DeviceLost):
+                    return await replica.loop.tokenize_images_once(prompt)
+        finally:
+            del self._tokenizing[key]
+        raise MediaBusy
+
+    async def _least_busy(self) -> Replica:
+        """Wait until a replica serves. Return the one with the least to do. Raises MediaBusy once all are lost for good."""
+        while not (serving := [each for each in self.replicas if each.serves]):
+            alive = [each for each in self.replicas if not each.loop.ended.is_set()]
+            if not alive:
+                raise MediaBusy
+            await any_set([*(each.up for each in alive), *(each.loop.ended for each in alive)])
+        return min(serving, key=lambda each: self._placement.work(each.number))
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request on a replica. Raises GenerationFailed if all are lost, Overloaded if too many requests wait, ValueError if
@@ -178,13 +197,7 @@ class ReplicaPool:
             await replica.up.wait()
 
     async def _another_serves(self, replica: Replica) -> None:
-        others = [asyncio.ensure_future(each.up.wait()) for each in self.replicas if each is not replica]
-        try:
-            if others:
-                await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for other in others:
-                other.cancel()
+        await any_set(each.up for each in self.replicas if each is not replica)
 
     # scaling
 
@@ -202,12 +215,14 @@ class ReplicaPool:
     def _load(self) -> PoolLoad:
         wanted = [each for each in self.replicas if not each.parked and each.lifecycle.shard is not Phase.FAILED]
         waits = [wait for each in self.replicas if (wait := each.longest_wait) is not None]
+        if not self.serves():
+            waits += [asyncio.get_running_loop().time() - since for since in self._tokenizing.values()]
         loads = [each.loop.snapshot() for each in self.replicas]
         return PoolLoad(
             len(wanted),
             sum(not each.serves for each in wanted),
             max(waits, default=None),
-            sum(load.queued + load.running for load in loads),
+            sum(load.queued + load.running for load in loads) + len(self._tokenizing),
             self.replicas[0].loop.capacity.max_rows,
         )
 

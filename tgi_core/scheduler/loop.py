@@ -25,14 +25,15 @@ from tgi_core.scheduler.scheduler import Clock, Scheduler
 from tgi_core.scheduler.sequence import Sequence
 from tgi_core.scheduler.stream import GenerationStream
 from tgi_core.scheduler.types import GenerationFailed, GenerationRequest, Limits, RequestFailed, SchedulerOptions
+from tgi_core.waiting import any_set
 from tgi_core.wire.types import ShardInfo, Turn, TurnResult
 
 _log = logging.getLogger(__name__)
 
-_TOKENIZE_TRIES = 4
+TOKENIZE_TRIES = 4
 """Attempts to tokenize a prompt with images on shards that are lost."""
-_NOTICING_S = 0.5
-"""Seconds after which the loss of a shard has been noticed that a call has found lost."""
+_NOTICING_S = 10.0
+"""Maximum seconds until a loss is known that a call has found: how the shard's process ended is waited for first."""
 _EXPIRE_EVERY_S = 0.1
 
 ObserveTurn = Callable[[Turn, TurnResult, float, float], None]
@@ -79,6 +80,8 @@ class SchedulerLoop:
         self._serving = asyncio.Event()
         """Set while there is a shard, as far as is known."""
         self._serving.set()
+        self._lost = asyncio.Event()
+        """Set once the current shard is known to be lost; the next one gets an event of its own."""
         self._coalescer = coalescer or OutputCoalescer()
         self._release: asyncio.TimerHandle | None = None
         """Delivers the events held back if the next step takes long."""
@@ -131,28 +134,29 @@ class SchedulerLoop:
 
     async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
         """Tokenize a prompt with images; waits for the next shard if this one is lost. Raises ImageRejected, MediaBusy."""
-        for _ in range(_TOKENIZE_TRIES):
+        for _ in range(TOKENIZE_TRIES):
             try:
-                return await self._client.tokenize_images(prompt)
+                return await self.tokenize_images_once(prompt)
             except DeviceLost:
-                if not self._continues or not await self._another_shard():
+                await any_set((self._serving, self.ended))
+                if self.ended.is_set():
                     break
-            except BackendError as error:
-                _log.warning("a prompt with images was not tokenized: %s", error)
-                break
         raise MediaBusy
 
-    async def _another_shard(self) -> bool:
-        """Wait for a replacement after a call to the shard has failed with its loss. Return false if there will be none."""
-        if self._serving.is_set():
-            await asyncio.sleep(_NOTICING_S)
-        waits = {asyncio.ensure_future(event.wait()) for event in (self._serving, self.ended)}
+    async def tokenize_images_once(self, prompt: MultimodalPrompt) -> PromptTokens:
+        """Tokenize a prompt with images on the current shard. Raises ImageRejected, MediaBusy; DeviceLost if that is lost and will be
+        replaced, once the loss is known."""
+        lost = self._lost
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return not self.ended.is_set()
+            return await self._client.tokenize_images(prompt)
+        except DeviceLost:
+            if not self._continues:
+                raise MediaBusy from None
+            await any_set((lost, self.ended), _NOTICING_S)
+            raise
+        except BackendError as error:
+            _log.warning("a prompt with images was not tokenized: %s", error)
+            raise MediaBusy from None
 
     def submit(self, request: GenerationRequest) -> GenerationStream:
         """Queue a request. Raises GenerationFailed if the shard is lost, Overloaded if too many requests wait, ValueError if the
@@ -271,6 +275,7 @@ class SchedulerLoop:
             self._replication.lost()
         await self._waiting(self._supervisor.restart(error))  # any loss from here on concerns the next shard
         if self.scheduler.lost is None:  # the next shard may already be lost as well
+            self._lost = asyncio.Event()
             self._serving.set()
             self.lifecycle.serving()
 
@@ -297,6 +302,7 @@ class SchedulerLoop:
     def _report_loss(self, error: BackendError) -> None:
         """Update the lifecycle at once, so that nothing else has to ask whether there is a shard."""
         self._serving.clear()
+        self._lost.set()
         if self._supervisor is None:
             self.lifecycle.failed(str(error))
         elif (self.lifecycle.shard, self.lifecycle.loss) != (Phase.RESTARTING, str(error)):
