@@ -9,7 +9,6 @@ which loads the same libraries.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -25,6 +24,7 @@ from bench.report.tables import table
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
+from tgi_core.heap import trim_heap
 
 ROWS, CONTEXT, STEP = 16, 1024, 512
 PLAN = WarmupPlan(max_rows=ROWS, max_row_tokens=CONTEXT, max_step_tokens=STEP, num_blocks=ROWS * CONTEXT // 16, block_size=16)
@@ -111,7 +111,7 @@ def _used_by(model: Path, options: Mapping[str, str], plan: WarmupPlan) -> tuple
 def _trimmed(name: str) -> int:
     """Bytes of the process without what it has freed."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    trim_heap()
     return _kilobytes(name) * 1024
 
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Fast
 
 from tgi_core.decoder_rules import DecoderRules
 from tgi_core.errors import StartupError
+from tgi_core.heap import trim_heap
 from tgi_core.model_files import read_optional_json
 from tgi_core.model_sizes import named_vocab_size
 from tgi_core.tokenizer_file import MAX_ID, decoding_steps, less, read_fast, strays
@@ -70,6 +71,7 @@ class Tokenizer:
         special = frozenset(id for id, token in fast.get_added_tokens_decoder().items() if token.special)
         rules = DecoderRules.read(directory)
         start_id = None if rules is None else rules.start
+        trim_heap()  # reading a large vocabulary leaves an eighth of its memory free between its tokens
         return cls(fast, directory.absolute(), _eos_ids(directory, fast, vocab_size), special, start_id)
 
     @property

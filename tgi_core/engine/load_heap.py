@@ -11,6 +11,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tgi_core.heap import trim_heap
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 _LOADING = 1 << 20
@@ -33,4 +35,4 @@ def load_heap() -> Iterator[None]:
         gc.collect()  # modules that were replaced refer to each other
         libc.mallopt(_MMAP_THRESHOLD, _SERVING)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _SERVING)
-        libc.malloc_trim(0)
+        trim_heap()
