@@ -65,12 +65,22 @@ def test_wrong_drafts_cost_little(demo_tokenizer: Tokenizer, monkeypatch: pytest
     assert drafting / plain >= 0.98
 
 
-@pytest.mark.parametrize(("rate", "gain"), [(0.3, 1.0), (0.6, 1.25), (0.9, 2.0)])
+@pytest.mark.parametrize(
+    ("rows", "token_s", "rate", "gain"),
+    [
+        (1, TOKEN_S, 0.3, 1.05),
+        (1, TOKEN_S, 0.6, 1.5),
+        (1, TOKEN_S, 0.9, 2.8),
+        (1, TOKEN_S / 10, 0.3, 1.25),
+        (4, TOKEN_S / 10, 0.3, 1.15),
+        (4, TOKEN_S, 0.6, 1.1),
+    ],
+)
 def test_drafts_that_are_often_right_pay(
-    demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, rate: float, gain: float
+    demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, rows: int, token_s: float, rate: float, gain: float
 ) -> None:
-    """The more often, the more."""
-    plain, drafting = (speed(demo_tokenizer, monkeypatch, 1, draft, rate=rate) for draft in (0, 4))
+    """The more often, and the less a token adds to a step, the more."""
+    plain, drafting = (speed(demo_tokenizer, monkeypatch, rows, draft, rate=rate, token_s=token_s) for draft in (0, 4))
     assert drafting / plain >= gain
 
 

@@ -35,8 +35,8 @@ _FIRST_ACCEPTANCE = {
     DraftSource.NGRAM: 0.5,
     DraftSource.SUFFIX: 0.5,
 }
-_WEIGHT = 0.2
-"""Weight of a step's drafts in the moving average of a row's acceptance."""
+_WEIGHT = 0.1
+"""Weight of a draft in the moving average of a row's acceptance."""
 _PROBE_WEIGHT = 0.5
 """The same for probes, which are rare."""
 _LEAST_CHANCE = 0.1
@@ -192,11 +192,10 @@ class Drafter:
         accepted = 0
         while accepted < min(len(drafts), len(made)) and made[accepted].id == drafts[accepted]:
             accepted += 1
-        share = accepted / (accepted + (accepted < len(drafts)))
         if row.chosen is None or row.outlook is None:
             return
-        row.outlook.note(share, _PROBE_WEIGHT if row.probe else _WEIGHT)
-        if not share and (row.probe or not self._length(row.outlook.acceptance)):
+        row.outlook.note(accepted, accepted < len(drafts), _PROBE_WEIGHT if row.probe else _WEIGHT)
+        if not accepted and (row.probe or not self._length(row.outlook.acceptance)):
             row.outlook.fall_back(len(sequence.tokens))
         source = row.chosen.source
         if source is DraftSource.PREDICTION and sequence.prediction is not None:

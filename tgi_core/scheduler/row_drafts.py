@@ -65,9 +65,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 4, 256
 
 
 _PRIOR = 4
-"""Number of observations that the initial acceptance counts for."""
+"""Number of drafts that the initial acceptance counts for."""
 _LEAST_WEIGHT = 0.05
-"""Weight of a row's drafts in the moving average of all rows after many observations."""
+"""Weight of a draft in the moving average of all rows after many drafts."""
 
 
 @dataclass(slots=True)
@@ -76,11 +76,14 @@ class Record:
 
     acceptance: float
     seen: int = 0
+    """Number of drafts that counted."""
 
-    def note(self, share: float) -> None:
-        """Record the share of a row's drafts that was accepted."""
-        self.seen += 1
-        self.acceptance += max(_LEAST_WEIGHT, 1 / (_PRIOR + self.seen)) * (share - self.acceptance)
+    def note(self, accepted: int, failed: bool) -> None:
+        """Record a row's drafts: those that were accepted, and whether the next one failed."""
+        tried = accepted + failed
+        self.seen += tried
+        weight = max(1 - (1 - _LEAST_WEIGHT) ** tried, tried / (_PRIOR + self.seen))
+        self.acceptance += weight * (accepted / tried - self.acceptance)
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class Outlook:
     """Expected acceptance of a source's drafts for a row."""
 
     acceptance: float
-    """Moving average of the share that was accepted."""
+    """Moving average over drafts, of which those after the first that failed do not count: the chance that the next one is accepted."""
     common: Record
     proven: bool = False
     """Whether some were accepted lately. If not, no more is expected than of other rows."""
@@ -102,11 +105,12 @@ class Outlook:
         """The chance that a draft is accepted."""
         return self.acceptance if self.proven else min(self.acceptance, self.common.acceptance)
 
-    def note(self, share: float, weight: float) -> None:
-        """Record the share of drafts that was accepted, with its weight in the average."""
-        self.acceptance += weight * (share - self.acceptance)
-        self.common.note(share)
-        if share:
+    def note(self, accepted: int, failed: bool, weight: float) -> None:
+        """Record the drafts that were accepted, and whether the next one failed; each has this weight in the average."""
+        tried = accepted + failed
+        self.acceptance += (1 - (1 - weight) ** tried) * (accepted / tried - self.acceptance)
+        self.common.note(accepted, failed)
+        if accepted:
             self.again, self.pause, self.proven = 0, max(FIRST_PAUSE, self.pause // 4), True
 
     def fall_back(self, size: int) -> None:
