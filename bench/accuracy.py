@@ -2,7 +2,7 @@
 
     python -m bench.accuracy [MODEL] [--tokens 128] [--rows 8]
 
-The reference is transformers in float32. Both engines run the same tokens in bfloat16, ours over a KV cache in int8 as well. For each
+The reference is transformers in float32. Both engines run the same tokens in bfloat16, ours over KV caches of 8 bits as well. For each
 engine, the table shows the root mean square error of the logits and the share of positions whose likeliest token matches the reference.
 Without MODEL, it runs the demo model on its model card, and a Llama in SmolLM2-135M's shape with random weights.
 """
@@ -78,6 +78,7 @@ def compare(model: Path, prompts: Prompts) -> dict[str, Errors]:
     return {
         "ours": errors(our_logits(model, prompts, "bfloat16"), truth),
         "int8 cache": errors(our_logits(model, prompts, "bfloat16", "int8"), truth),
+        "e4m3 cache": errors(our_logits(model, prompts, "bfloat16", "float8_e4m3fn"), truth),
         "transformers": errors(transformers_logits(model, prompts, torch.bfloat16), truth),
     }
 

@@ -74,6 +74,7 @@ def _setup(value: dict[str, Any]) -> Setup:
         alone=bool(value["alone"]),
         vocab_size=None if value["vocab_size"] is None else int(value["vocab_size"]),
         speculating=bool(value.get("speculating")),  # recordings of earlier suites do not say
+        cache_dtype=str(value.get("cache_dtype", "auto")),
     )
 
 

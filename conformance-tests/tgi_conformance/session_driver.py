@@ -80,7 +80,8 @@ class SessionDriver:
             target = target.on(target.model if golden is None else golden.model, setup.dtype)
         if setup.vocab_size is not None:
             target = target.on(with_vocabulary(target.model, setup.vocab_size))
-        wanted = SessionSpec(target.model, target.dtype, "", setup.plan, setup.masks, adapters, setup.ranks, setup.speculating)
+        asked = setup.ranks, setup.speculating, setup.cache_dtype
+        wanted = SessionSpec(target.model, target.dtype, "", setup.plan, setup.masks, adapters, *asked)
         target.journal.restart()
         target.journal.calling_aside("opening a session")
         lent = alone.sessions.lend(target, wanted, fresh=fresh)

@@ -33,6 +33,8 @@ class Setup:
     """The model's vocabulary is reduced to this size; None leaves it as it is."""
     speculating: bool = False
     """The model is its own speculator."""
+    cache_dtype: str = "auto"
+    """Requested for the KV cache. Rows that run alone have such a cache, too."""
 
     def yardstick(self, wanted: SessionSpec, block_sizes: tuple[int, ...], *, one_session: bool) -> SessionSpec:
         """Return the sessions in which requests run alone. Plans of similar length share one; with `one_session`, it is the scenario's."""
@@ -44,4 +46,4 @@ class Setup:
             room = next((tokens for tokens in _ALONE_TOKENS if tokens >= longest), longest)
             plan = plan_of(block_sizes, 2, room, room)
         kind = OWN if self.masks in (OWN, SLOW) else ALTERNATING
-        return SessionSpec(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters)
+        return SessionSpec(wanted.model, wanted.dtype, "alone", plan, kind, wanted.adapters, cache_dtype=wanted.cache_dtype)

@@ -51,6 +51,7 @@ class SessionSpec:
     adapters: tuple[Adapter, ...] = ()
     ranks: int = 1
     speculating: bool = False
+    cache_dtype: str = "auto"
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +184,7 @@ def _opened(target: Target, wanted: SessionSpec, second: SecondRank) -> LentSess
     if grouped:
         session = target.opened(lambda: open_group(target, second))
     else:
-        session = target.session(masks, wanted.adapters, speculating=wanted.speculating)
+        session = target.session(masks, wanted.adapters, speculating=wanted.speculating, cache_dtype=wanted.cache_dtype)
     try:
         declared = session.capabilities()
         capacity = target.warm(session, wanted.plan)

@@ -59,10 +59,15 @@ class Target:
         return int(text_config(read_json(self.model / "config.json")).get("vocab_size", 256))
 
     def session(
-        self, masks: MaskSource | None = None, adapters: tuple[Adapter, ...] = (), *, speculating: bool = False
+        self,
+        masks: MaskSource | None = None,
+        adapters: tuple[Adapter, ...] = (),
+        *,
+        speculating: bool = False,
+        cache_dtype: str = "auto",
     ) -> Session:
         """Open a fresh session without warming it up. With `speculating`, the model guesses its own next tokens."""
-        options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters)
+        options = OpenOptions(str(self.model), dtype=self.dtype, masks=masks, adapters=adapters, cache_dtype=cache_dtype)
         options = replace(options, speculator=options.model) if speculating else options
         return self.opened(lambda: self.open(options))
 

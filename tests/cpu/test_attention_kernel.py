@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tgi_backend_cpu.attention import NativeAttention, NativeLayer
+from tgi_backend_cpu.attention import STORED, NativeAttention, NativeLayer
 from tgi_backend_cpu.kernels import Kernels
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from tgi_core.engine.attention.metadata import build
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
+BYTES = list(STORED)
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Case:
         """The same in float64."""
         past, take = self.rows[row]
         group = self.heads // self.kv_heads
-        kept = (x[row].double() if self.kept is None else rounded(x[row]) for x in (self.keys, self.values))
+        kept = (x[row].double() if self.kept is None else rounded(x[row], self.kept) for x in (self.keys, self.values))
         keys, values = (x.repeat_interleave(group, 1).transpose(0, 1) for x in kept)
         scores = self.queries[row][past:].double().transpose(0, 1) @ keys.transpose(1, 2) * how.scaling
         if how.softcap is not None:
@@ -89,11 +90,18 @@ class Case:
         return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values).transpose(0, 1)
 
 
-def rounded(x: Tensor) -> Tensor:
-    """Heads [..., size] as integers of eight bits times a scale each, in float64."""
+def rounded(x: Tensor, kept: torch.dtype) -> Tensor:
+    """Heads [..., size] as integers of eight bits, or as normal numbers of e4m3fn, times a scale each, in float64."""
     top = x.float().abs().amax(-1, keepdim=True)
-    most = torch.full_like(top, 127)
-    return (x.float() * (most / top)).round().double() * (top / most).double()
+    most = torch.full_like(top, 127 if kept is torch.int8 else torch.finfo(torch.float8_e4m3fn).max)
+    scaled = x.float() * (most / top)
+    if kept is torch.int8:
+        stored = scaled.round()
+    else:
+        least = torch.finfo(torch.float8_e4m3fn).smallest_normal
+        below = torch.where(scaled.abs() >= least / 2, least * scaled.sign(), 0.0)
+        stored = torch.where(scaled.abs() < least, below, scaled.to(torch.float8_e4m3fn).float())
+    return stored.double() * (top / most).double()
 
 
 def poison(layer: NativeLayer) -> None:
@@ -125,27 +133,38 @@ def test_ragged_rows(kernels: Kernels, dtype: torch.dtype, heads: int, kv_heads:
     ("heads", "kv_heads", "size", "block_size"), [(3, 1, 64, 16), (8, 2, 80, 32), (2, 1, 16, 16), (5, 1, 512, 128)]
 )
 @pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("kept", BYTES, ids=str)
 def test_a_cache_of_eight_bits(
-    kernels: Kernels, dtype: torch.dtype, heads: int, kv_heads: int, size: int, block_size: int, window: int | None
+    kernels: Kernels,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    block_size: int,
+    window: int | None,
+    kept: torch.dtype,
 ) -> None:
-    """It holds keys and values rounded with a scale per position and head; nothing else is rounded further."""
-    case = Case(heads, kv_heads, size, block_size, dtype, RAGGED, seed=size, kept=torch.int8)
+    """It holds keys and values rounded with a scale per position and head; nothing else is rounded further. Some are very small."""
+    case = Case(heads, kv_heads, size, block_size, dtype, RAGGED, seed=size, kept=kept)
+    for row in case.keys + case.values:
+        row[..., ::4] *= 3e-5
     how = AttentionParameters(size**-0.5, window=window, softcap=None if window is None else 3.0)
     for row, found in enumerate(case.run(kernels, how)):
         assert error(found, case.wanted(row, how)) < (1e-5 if dtype is torch.float32 else 2e-2), RAGGED[row]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_rewritten_position_leaves_nothing(kernels: Kernels, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kept", BYTES, ids=str)
+def test_a_rewritten_position_leaves_nothing(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype) -> None:
     """A draft of large numbers that is rejected, and then overwritten, changes nothing of what follows, nor of its neighbours."""
-    case, how = Case(4, 2, 32, 16, dtype, [(20, 1), (21, 3)], kept=torch.int8), AttentionParameters(0.2)
-    drafted = Case(4, 2, 32, 16, dtype, case.rows, kept=torch.int8)
+    case, how = Case(4, 2, 32, 16, dtype, [(20, 1), (21, 3)], kept=kept), AttentionParameters(0.2)
+    drafted = Case(4, 2, 32, 16, dtype, case.rows, kept=kept)
     expected = case.run(kernels, how)
     for part in (drafted.keys, drafted.values):
         for row, (past, _) in enumerate(case.rows):
             part[row][past - 5 : past] *= 1000
     write, provider = NativeLayer.write, NativeAttention(kernels, "")
-    layer = provider.new_layer(LayerShape(2, 32, 32), 4, 16, torch.int8, CPU)
+    layer = provider.new_layer(LayerShape(2, 32, 32), 4, 16, kept, CPU)
     poison(layer)
     found = []
     for row, (past, take) in enumerate(case.rows):
@@ -170,7 +189,7 @@ def test_windows_and_soft_caps(kernels: Kernels, dtype: torch.dtype, window: int
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("kept", [None, *BYTES], ids=str)
 @pytest.mark.parametrize("size", [32, 80])
 def test_biases_of_keys(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype | None, size: int) -> None:
     """Each query head adds its own bias per position, of any shape; the table may end with the longest row, in the middle of a page.
@@ -185,7 +204,7 @@ def test_biases_of_keys(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("kept", [None, *BYTES], ids=str)
 def test_bits_depend_on_the_row_alone(kernels: Kernels, dtype: torch.dtype, window: int | None, kept: torch.dtype | None) -> None:
     """A query's bits are the same alone, beside others, as the end of a long prompt and as a single token that threads share."""
     whole = Case(6, 2, 64, 16, dtype, [(0, 1100), (40, 9), (600, 1)], kept=kept)
@@ -200,7 +219,7 @@ def test_bits_depend_on_the_row_alone(kernels: Kernels, dtype: torch.dtype, wind
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("kept", [None, *BYTES], ids=str)
 def test_what_is_no_number_shows(kernels: Kernels, dtype: torch.dtype, kept: torch.dtype | None) -> None:
     """A key or a value that is NaN reaches every query of its row that sees it, and no other row."""
     for part in ("keys", "values"):

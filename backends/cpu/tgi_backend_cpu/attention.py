@@ -18,6 +18,10 @@ from tgi_core.engine.attention.provider import AttentionLayer
 
 HEAD_SIZES = range(16, 513, 16)
 PAGE = 16
+CACHE_DTYPES = {"int8": torch.int8, "float8_e4m3fn": torch.uint8}
+"""The dtypes of quantized caches by the names that users give them. Both are bytes beside scales, so the floats are not torch's."""
+STORED = {torch.int8: 1, torch.uint8: 2}
+"""Other dtypes than the model's, as `Stored` in `native/attention_chunk.h`."""
 
 
 class NativeLayer:
@@ -26,13 +30,13 @@ class NativeLayer:
     def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._kernels, self._dtype = kernels, dtype
         self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.num_bytes(dtype))
-        int8 = int(dtype is torch.int8)
-        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1, int8=int8)
+        stored = STORED.get(dtype, 0)
+        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1, stored=stored)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]."""
         key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key, value))
-        if value.dtype is not key.dtype or self._dtype not in (key.dtype, torch.int8):
+        if value.dtype is not key.dtype or self._dtype not in (key.dtype, *STORED):
             raise TypeError(f"keys of {key.dtype} in a cache of {self._dtype}")
         self._kernels.call.tgi_write(
             self._kernels.pool,
@@ -51,7 +55,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
-    kv_cache_dtypes: tuple[torch.dtype, ...] = (torch.int8,)
+    kv_cache_dtypes: tuple[torch.dtype, ...] = tuple(STORED)
     invariant = True
     sees_ahead = False
     block_sizes = BLOCK_SIZES

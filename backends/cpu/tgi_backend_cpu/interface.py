@@ -114,7 +114,7 @@ class Model(Structure):
         ("embedding_file", c_int32),
         ("head", Linear),
         ("adapters", POINTER(PackedLoras)),
-        ("int8_cache", c_int32),
+        ("stored", c_int32),
         ("ranks", c_int32),
     )
 
@@ -143,7 +143,7 @@ class Cache(Structure):
         ("head_size", c_int32),
         ("block_size", c_int32),
         ("layers", c_int32),
-        ("int8", c_int32),
+        ("stored", c_int32),
     )
 
 

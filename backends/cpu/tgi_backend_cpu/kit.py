@@ -8,7 +8,7 @@ from typing import Self
 import torch
 
 from tgi_backend_cpu.adapters import NativeLoraKernel
-from tgi_backend_cpu.attention import NativeAttention
+from tgi_backend_cpu.attention import CACHE_DTYPES, NativeAttention
 from tgi_backend_cpu.choosing import open_kernels
 from tgi_backend_cpu.decoder import DecoderRunner, refusal, step_kernel
 from tgi_backend_cpu.kernels import Arena
@@ -48,11 +48,14 @@ class CpuKit:
         self._arena = None if self.kernels is None else Arena(self.kernels)
 
     def with_cache(self, asked: str) -> Self:
-        """This kit with a KV cache of the requested dtype. Raises Unsupported for any but int8."""
-        if asked not in ("auto", "int8"):
-            raise Unsupported(f"--kv-cache-dtype: the CPU does not support a cache in {asked}; it supports int8")
-        if asked == "int8":
-            self.kv_cache_dtype = KVCacheDtype(asked, torch.int8)
+        """This kit with a KV cache of the requested dtype. Raises Unsupported for one that the native kernels do not have."""
+        if asked == "auto":
+            return self
+        if asked not in CACHE_DTYPES:
+            raise Unsupported(
+                f"--kv-cache-dtype: the CPU does not support a cache in {asked}; it supports {' and '.join(CACHE_DTYPES)}"
+            )
+        self.kv_cache_dtype = KVCacheDtype(asked, CACHE_DTYPES[asked])
         return self
 
     def choose_dtype(self, asked: str, stored: torch.dtype) -> torch.dtype:

@@ -54,7 +54,8 @@ class LayerShape:
         return self.kv_heads * (self.key_width + self.value_width)
 
     def num_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes per position in a cache of a dtype. Integers have two float32 scales per head, of its key and its value."""
+        """Bytes per position in a cache of a dtype. Integers, and floats stored as their bytes, have two float32 scales per head, of its
+        key and its value."""
         return self.elements() * dtype.itemsize + (0 if dtype.is_floating_point else 8 * self.kv_heads)
 
 

@@ -33,7 +33,11 @@ class Attention {
         out_stride_(out_stride) {}
 
   void operator()(uint32_t index, Scratch& scratch, uint64_t) const {
-    cache_.int8 ? run<true>(index, scratch) : run<false>(index, scratch);
+    switch (cache_.stored) {
+      case Stored::int8: return run<Stored::int8>(index, scratch);
+      case Stored::e4m3: return run<Stored::e4m3>(index, scratch);
+      default: return run<Stored::dtype>(index, scratch);
+    }
   }
 
   // Shared by all layers of a step: its tasks, and room for the partial results of rows that are split.
@@ -87,7 +91,7 @@ class Attention {
   void use(Plan& plan) { plan_ = &plan; }
 
  private:
-  template <bool INT8>
+  template <Stored STORED>
   void run(uint32_t index, Scratch& scratch) const {
     const AttentionTask& task = plan_->tasks[index];
     const Row& row = plan_->rows[task.row];
@@ -103,7 +107,7 @@ class Attention {
       states = (Softmax*)(values + (size_t)group * width);
     }
     for (int i = 0; i < queries; i++) states[i] = {kHidden, 0.0f};
-    const ChunkWork<Op, INT8> work{cache_, scoring_, row.table, task.head};
+    const ChunkWork<Op, STORED> work{cache_, scoring_, row.table, task.head};
     const int last_position = row.past + task.first + task.count;
     const int first_seen = scoring_.window ? std::max(0, row.past + task.first + 1 - scoring_.window) : 0;
     const int first_chunk = task.split >= 0 ? task.split : first_seen / kChunk;
@@ -130,8 +134,8 @@ class Attention {
     }
   }
 
-  template <bool INT8>
-  void one_chunk(const ChunkWork<Op, INT8>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
+  template <Stored STORED>
+  void one_chunk(const ChunkWork<Op, STORED>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
                  unit* weights, float* part, Softmax* states, float* values) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     Queries q;

@@ -1,8 +1,8 @@
 // The paged cache, and some queries over one chunk of it; see attention.h.
 #pragma once
 
+#include "float8.h"
 #include "memory.h"
-#include "simd_integers.h"
 #include "tile_attention.h"
 
 namespace tgi {
@@ -12,17 +12,23 @@ constexpr int kMostQueries = kTiles ? kTileRows : kQueries;
 constexpr float kHidden = -1e30f;
 constexpr int kMostHead = 512;
 
+// How keys and values are stored: in the model's dtype, or as integers or floats of eight bits with a scale per position, 16 of keys and 16 of
+// values after those of the page.
+enum class Stored : int32_t { dtype = 0, int8 = 1, e4m3 = 2 };
+
 // One layer's cache.
 struct Cache {
   unit* base;  // this layer's part of block 0
   int kv_heads, head_size, block_size;
   int layers;  // layers whose parts of a block are adjacent, so that a new block touches one place in memory, not one per layer
-  int int8;    // keys and values are integers of eight bits with a scale per position, 16 of keys and 16 of values after those of the page
+  Stored stored;
+
+  bool in_bytes() const { return stored != Stored::dtype; }
 
   // Of a page's keys, or values.
-  size_t page_units(int per_unit) const { return int8 ? (size_t)kPage * head_size / sizeof(unit) : (size_t)kPage * head_size / per_unit; }
+  size_t page_units(int per_unit) const { return in_bytes() ? (size_t)kPage * head_size / sizeof(unit) : (size_t)kPage * head_size / per_unit; }
   unit* page(int per_unit, int block, int page, int head) const {
-    const size_t size = 2 * page_units(per_unit) + (int8 ? 2 * kPage : 0), per_head = (size_t)(block_size / kPage) * size;
+    const size_t size = 2 * page_units(per_unit) + (in_bytes() ? 2 * kPage : 0), per_head = (size_t)(block_size / kPage) * size;
     return base + ((size_t)block * layers * kv_heads + head) * per_head + (size_t)page * size;
   }
 };
@@ -50,13 +56,18 @@ template <class Op>
 float* scales_of(const Cache& cache, unit* page) { return (float*)(page + 2 * cache.page_units(Op::per_unit)); }
 
 template <class Op>
+float round_for(const Cache& cache, const typename Op::element* from, int8_t* to) {
+  return cache.stored == Stored::e4m3 ? round_to_e4m3(from, cache.head_size, to) : round_to_bytes(from, cache.head_size, to);
+}
+
+template <class Op>
 void write_key(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* key) {
   constexpr int kEach = Op::per_unit;
   unit* page = keys_of<Op>(cache, table, position, head);
   const int place = position % kPage;
-  if (cache.int8) {
+  if (cache.in_bytes()) {
     int8_t whole[kMostHead], *to = (int8_t*)page + place * kEach;
-    scales_of<Op>(cache, page)[place] = round_to_bytes(key, cache.head_size, whole);
+    scales_of<Op>(cache, page)[place] = round_for<Op>(cache, key, whole);
     for (int i = 0; i < cache.head_size; i += kEach) memcpy(to + (size_t)i * kPage, whole + i, kEach);
     return;
   }
@@ -67,16 +78,16 @@ void write_key(const Cache& cache, const int32_t* table, int position, int head,
 
 // Writes the values of one position. Two positions may share units: then whoever writes the first writes the second as well (`next`), since
 // two threads must not write to one unit. Without a second position its half is zeroed: it will be multiplied by zero, and zero times
-// what a faulted row left there could be NaN. Integers of eight bits are bytes of their own.
+// what a faulted row left there could be NaN. Numbers of eight bits are bytes of their own.
 template <class Op>
 void write_value(const Cache& cache, const int32_t* table, int position, int head, const typename Op::element* value,
                  const typename Op::element* next) {
   const int place = position % kPage, size = cache.head_size;
-  if (cache.int8) {
+  if (cache.in_bytes()) {
     constexpr int kEach = Op::per_unit;
     unit* page = keys_of<Op>(cache, table, position, head);
     int8_t whole[kMostHead], *to = (int8_t*)(page + cache.page_units(kEach)) + place / kEach * size * kEach + place % kEach;
-    scales_of<Op>(cache, page)[kPage + place] = round_to_bytes(value, size, whole);
+    scales_of<Op>(cache, page)[kPage + place] = round_for<Op>(cache, value, whole);
     for (int i = 0; i < size; i++) to[i * kEach] = whole[i];
     return;
   }
@@ -95,7 +106,7 @@ void write_value(const Cache& cache, const int32_t* table, int position, int hea
 // Whether a position's values are written together with those of the previous position, because the same step writes both.
 template <class Op>
 bool written_before(const Cache& cache, int position, bool has_previous) {
-  return Op::per_unit == 2 && position % 2 && has_previous && !cache.int8;
+  return Op::per_unit == 2 && position % 2 && has_previous && !cache.in_bytes();
 }
 
 // The state of one query: highest score, sum of weights, weighted sum of values [head_size].
@@ -124,10 +135,12 @@ struct Queries {
   const float* bias[kMostQueries];  // of the query's head, if there is any
 };
 
-// INT8: over integers of eight bits. They are widened to the dtype, which holds them exactly; scores are multiplied by the keys' scales, and
-// weights by the values'.
-template <class Op, bool INT8>
+// Numbers of eight bits are widened to the dtype, which holds them exactly; scores are multiplied by the keys' scales, and weights by the
+// values'.
+template <class Op, Stored STORED>
 struct ChunkWork {
+  static constexpr bool kScaled = STORED != Stored::dtype;
+
   const Cache& cache;
   const Scoring& scoring;
   const int32_t* table;
@@ -139,8 +152,10 @@ struct ChunkWork {
   }
   // The line at unit `at` of a page's keys or values, as it is multiplied in a pass.
   TGI_INLINED auto line(const unit* from, size_t at, int pass) const {
-    if constexpr (INT8)
+    if constexpr (STORED == Stored::int8)
       return integer_part<Op>((const int8_t*)from + at * Op::per_unit, pass);
+    else if constexpr (STORED == Stored::e4m3)
+      return e4m3_part<Op>((const int8_t*)from + at * Op::per_unit, pass);
     else
       return Op::part(load_units(from + at), pass);
   }
@@ -186,7 +201,7 @@ struct ChunkWork {
 
   // A query's products with a page's keys as scores: scaled, and hidden where the query does not see.
   TGI_INLINED f32x16 scored(const Queries& q, int r, int page, f32x16 product) const {
-    if constexpr (INT8) product = mul(product, load(scales_of<Op>(cache, keys(page))));
+    if constexpr (kScaled) product = mul(product, load(scales_of<Op>(cache, keys(page))));
     f32x16 v = mul(product, splat(scoring.scale));
     if (scoring.softcap > 0) v = mul(tanh(div(v, splat(scoring.softcap))), splat(scoring.softcap));
     const int base = page * kPage;
@@ -204,7 +219,7 @@ struct ChunkWork {
         const f32x16 s = load(scores + r * kChunk + i);
         f32x16 e = where_above(s, 0.5f * kHidden, Op::exp(sub(s, base)));
         total = add(total, e);
-        if constexpr (INT8) e = where_above(s, 0.5f * kHidden, mul(e, load(scales_of<Op>(cache, keys(first + i / kPage)) + kPage)));
+        if constexpr (kScaled) e = where_above(s, 0.5f * kHidden, mul(e, load(scales_of<Op>(cache, keys(first + i / kPage)) + kPage)));
         store((typename Op::element*)(weights + r * (kChunk / Op::per_unit)) + i, e);
       }
       states[r] = {top[r], sum(total)};
@@ -258,7 +273,7 @@ struct ChunkWork {
   }
 
   // Whether the tile unit multiplies: then for any number of queries, so that a query's bits don't depend on it.
-  bool in_tiles() const { return kTiles && !INT8 && Op::per_unit == 2 && cache.head_size % kTileElements == 0; }
+  bool in_tiles() const { return kTiles && !kScaled && Op::per_unit == 2 && cache.head_size % kTileElements == 0; }
 
   // The same by the tile unit, for up to 16 queries. `room` has space for kTileRoom · head_size units.
   void run_tiles(int rows, const Queries& q, int first, int last, int end, float* scores, unit* weights, Softmax* states, float* values,

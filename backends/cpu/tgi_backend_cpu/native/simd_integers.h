@@ -131,9 +131,10 @@ TGI_INLINE u32x16 right_unsigned(u32x16 v) { return {_mm256_srli_epi32(v.lo, BIT
 
 #endif
 
-// Rounds `count` numbers to integers and returns their scale. One that is not finite makes it NaN.
-template <class T>
-TGI_INLINED float round_to_bytes(const T* from, int count, int8_t* to) {
+// Divides `count` numbers by a scale, by which the largest becomes `most_stored`, and stores 16 at a time as bytes by `store16`. Returns the scale,
+// which is NaN if a number is not finite.
+template <class T, class Store>
+TGI_INLINED float round_by_largest(const T* from, int count, int8_t* to, float most_stored, Store store16) {
   f32x16 most = zero(), strange = zero();
   for (int i = 0; i < count; i += 16) {
     const f32x16 v = load_first(from + i, count - i);
@@ -142,13 +143,19 @@ TGI_INLINED float round_to_bytes(const T* from, int count, int8_t* to) {
   }
   const float top = highest(most), odd = sum(strange);
   const bool usable = odd == 0 && top > 1e-30f;
-  const f32x16 inverse = splat(usable ? 127.0f / top : 0.0f);
+  const f32x16 inverse = splat(usable ? most_stored / top : 0.0f);
   for (int i = 0; i < count; i += 16) {
     int8_t whole[16];
-    store_bytes(whole, usable ? mul(load_first(from + i, count - i), inverse) : zero());
+    store16(whole, usable ? mul(load_first(from + i, count - i), inverse) : zero());
     memcpy(to + i, whole, (size_t)std::min(16, count - i));
   }
-  return odd == 0 ? (usable ? top / 127.0f : 0.0f) : odd;
+  return odd == 0 ? (usable ? top / most_stored : 0.0f) : odd;
+}
+
+// Rounds `count` numbers to integers and returns their scale. One that is not finite makes it NaN.
+template <class T>
+TGI_INLINED float round_to_bytes(const T* from, int count, int8_t* to) {
+  return round_by_largest(from, count, to, 127.0f, [](int8_t* at, f32x16 v) { store_bytes(at, v); });
 }
 
 // Integers of eight bits as a unit's part of a dtype, see `Bf16`.
