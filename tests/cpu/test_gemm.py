@@ -142,13 +142,21 @@ def codes(rows: int, depth: int, groups: int, bits: int, zeros: bool, seed: int)
     return Scaled(found, torch.bfloat16)
 
 
+def floats8(rows: int, depth: int, groups: int, seed: int) -> Scaled:
+    """Floats of e4m3, all but NaN, with scales."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = torch.randint(0, 256, (rows, depth), generator=generator, dtype=torch.uint8)
+    bits[bits & 0x7F == 0x7F] = 1
+    return Scaled((bits.view(torch.float8_e4m3fn), torch.randn(rows, groups, generator=generator) / 256), torch.bfloat16)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 40),
     shape=st.sampled_from([(1, 6), (1, 64), (1, 130), (2, 8), (3, 16), (4, 24), (2, 128), (5, 32)]),
     columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
     bits=st.sampled_from([4, 8]),
-    kind=st.sampled_from(["scales", "zero points", "offsets"]),
+    kind=st.sampled_from(["scales", "zero points", "offsets", "floats"]),
     seed=st.integers(0, 1 << 20),
 )
 def test_codes_are_multiplied_as_their_numbers(
@@ -161,7 +169,7 @@ def test_codes_are_multiplied_as_their_numbers(
     x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
     for name, panels, wide in (("tgi_linear", Panels.PLAIN, 2 * columns), ("tgi_gated", Panels.PAIRS, columns)):
         found = pack(kernels, arena, [one, other], None, panels)
-        assert found.layout == (Layout.CODES4 if bits == 4 else Layout.CODES8)
+        assert found.layout == (Layout.E4M3 if kind == "floats" else Layout.CODES4 if bits == 4 else Layout.CODES8)
         matrices = [numbers_of(one), numbers_of(other)]
         if rounds_weights and groups > 1:
             matrices = [matrix.bfloat16().double() for matrix in matrices]
@@ -178,7 +186,9 @@ def test_codes_are_multiplied_as_their_numbers(
 
 
 def coded(rows: int, depth: int, groups: int, bits: int, kind: str, seed: int) -> Grouped:
-    """The same, or unsigned ones with scales and offsets."""
+    """The same, or unsigned ones with scales and offsets, or floats."""
+    if kind == "floats":
+        return floats8(rows, depth, groups, seed)
     found = codes(rows, depth, groups, bits, kind == "zero points", seed)
     if kind != "offsets":
         return found
@@ -233,12 +243,15 @@ def test_codes_take_their_bits(kernels: Kernels) -> None:
         pack(kernels, arena, [codes(480, 576, groups, bits, False, 1)])
         assert arena.num_bytes <= most * 480 * 576 + 4096
     arena = Arena(kernels)
+    pack(kernels, arena, [floats8(480, 576, 1, 1)])
+    assert arena.num_bytes <= 1.02 * 480 * 576 + 4096
+    arena = Arena(kernels)
     for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 8, 8, False, 1)]):
         assert pack(kernels, arena, weights).layout not in (Layout.CODES4, Layout.CODES8)
 
 
 @pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("kind", ["scales", "zero points", "offsets"])
+@pytest.mark.parametrize("kind", ["scales", "zero points", "offsets", "floats"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_large_weight_is_packed_in_pieces(
     kernels: Kernels, bits: int, kind: str, rounds: bool, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +264,20 @@ def test_a_large_weight_is_packed_in_pieces(
         arena = Arena(kernels)
         found.append(ctypes.string_at(pack(kernels, arena, [weight]).data, arena.num_bytes))
     assert found[0] == found[1] and any(found[0])
+
+
+def test_every_float_of_eight_bits_is_exact(kernels: Kernels) -> None:
+    """Normal numbers, subnormal ones and both zeros. A weight with NaN is kept as dense numbers, so that it shows."""
+    bits = torch.arange(256, dtype=torch.uint8)
+    bits = bits[bits & 0x7F != 0x7F].repeat(48, 2)[:, :504].contiguous()
+    weight, arena = Scaled((bits.view(torch.float8_e4m3fn), torch.ones(48, 1)), torch.bfloat16), Arena(kernels)
+    for rows in (1, 504):
+        x = torch.eye(504, dtype=torch.bfloat16)[:rows].clone()
+        found = run(kernels, "tgi_linear", pack(kernels, arena, [weight]), x, 48)
+        assert torch.equal(found, weight.parts[0].to(torch.bfloat16).T[:rows])
+    bits[7, 9] = 0x7F
+    found = run(kernels, "tgi_linear", pack(kernels, arena, [weight]), torch.ones(1, 504, dtype=torch.bfloat16), 48)
+    assert found[0].isnan().nonzero().tolist() == [[7]]
 
 
 def test_weights_take_twelve_bits_where_that_saves_memory(kernels: Kernels) -> None:

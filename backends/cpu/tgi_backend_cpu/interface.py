@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from enum import IntEnum
 
-INTERFACE = 15
+INTERFACE = 16
 """The version that `tgi_interface` must return."""
 
 PARTS = ("input", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "sampling", "other")
@@ -30,6 +30,7 @@ class Layout(IntEnum):
     CODES8 = 3
     INT8 = 4
     INT4 = 5
+    E4M3 = 6
 
 
 class Linear(Structure):

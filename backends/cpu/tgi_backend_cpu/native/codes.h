@@ -1,4 +1,5 @@
-// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset.
+// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset. Codes are integers, or
+// e4m3 floats without zero points and offsets.
 //
 // Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
 // group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes. An offset is
@@ -13,13 +14,17 @@
 
 #include <algorithm>
 
+#include "float8.h"
 #include "pool.h"
-#include "simd_integers.h"
 
 namespace tgi {
 
 constexpr int kCodeSteps = 4;  // steps that are decoded at a time; groups have multiples of it
 constexpr int kMostBlocks = 4;
+
+enum class Code { int4, int8, e4m3 };
+constexpr bool in_nibbles(Code code) { return code == Code::int4; }
+constexpr size_t block_bytes_of(Code code) { return in_nibbles(code) ? kLine : kCodeSteps * 32; }  // of a block's four steps
 
 // The header of such a weight. The places are in bytes from the header; panels lie `…_bytes` apart. No zero points: zero_bytes is 0.
 struct Codes {
@@ -80,12 +85,12 @@ struct DecodedCodes {
 
 // Lines of a panel as floats in registers, for rows that are multiplied at once: shorter than by way of bfloat16, where that is widened again
 // to be multiplied. The numbers, and thus the bits of results, are the same.
-template <int BITS>
+template <Code CODE>
 class CodeNumbers {
  public:
   static constexpr int kSteps = kCodeSteps;
   static constexpr bool kGrouped = true, kInRegisters = true;
-  static constexpr size_t kBlockBytes = BITS == 4 ? kLine : kCodeSteps * 32;
+  static constexpr size_t kBlockBytes = block_bytes_of(CODE);
   GroupScales scales;
 
   CodeNumbers(const void* data, size_t panel)
@@ -117,16 +122,22 @@ class CodeNumbers {
 
   template <int BLOCKS, bool ZEROS, int STEP, int PLACE, class Use>
   TGI_INLINED void element(const u32x16* zero, const Use& use) const {
-    constexpr int kShift = BITS == 8 ? 16 : 28, kLeft = BITS == 8 ? 16 * (1 - PLACE) : 28 - 16 * PLACE - 4 * STEP;
+    constexpr bool kNibbles = in_nibbles(CODE);
+    constexpr int kShift = kNibbles ? 28 : 16, kLeft = kNibbles ? 28 - 16 * PLACE - 4 * STEP : 16 * (1 - PLACE);
     f32x16 numbers[BLOCKS];
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++) {
       const char* block = codes_ + r * kBlockBytes;
+      if constexpr (CODE == Code::e4m3) {
+        const u32x16 both = any_e4m3_words(load_byte_words((const int8_t*)block + STEP * 32));
+        numbers[r] = PLACE ? odd_half(both) : even_half(both);
+        continue;
+      }
       u32x16 v;  // with the number on top
-      if constexpr (BITS == 8)
-        v = left<kLeft>(load_byte_words((const int8_t*)block + STEP * 32));
-      else
+      if constexpr (kNibbles)
         v = left<kLeft>(load_units((const unit*)block));
-      if constexpr (BITS == 4 && ZEROS)
+      else
+        v = left<kLeft>(load_byte_words((const int8_t*)block + STEP * 32));
+      if constexpr (kNibbles && ZEROS)
         v = right_unsigned<kShift>(v);
       else
         v = right<kShift>(v);
@@ -141,15 +152,15 @@ class CodeNumbers {
 };
 
 // Lines of a panel, decoded; see layouts.h.
-template <int BITS>
+template <Code CODE>
 class CodeLines {
  public:
   static constexpr int kSteps = kCodeSteps;
   static constexpr size_t kRoom = kCodeSteps * kMostBlocks;
-  static constexpr size_t kBlockBytes = BITS == 4 ? kLine : kCodeSteps * 32;  // of a block's four steps
+  static constexpr size_t kBlockBytes = block_bytes_of(CODE);
   static constexpr bool kGrouped = true, kInRegisters = false;
   using Again = DecodedCodes;
-  using InRegisters = CodeNumbers<BITS>;
+  using InRegisters = CodeNumbers<CODE>;
   GroupScales scales;
 
   CodeLines(const void* data, size_t panel, unit* room, bool stay)
@@ -179,12 +190,13 @@ class CodeLines {
   struct Line {
     u32x16 words;
     TGI_INLINED u32x16 units() const {
-      if constexpr (BITS == 8) return bf16_integers(words);
+      if constexpr (CODE == Code::e4m3) return any_e4m3_words(words);
+      if constexpr (CODE == Code::int8) return bf16_integers(words);
       return ZEROS ? bf16_fives(words) : bf16_nibbles(words);
     }
     // Floats of the first, or the second, element of each unit.
-    TGI_INLINED f32x16 even() const { return BITS == 8 ? float_integers(right<16>(left<16>(words))) : even_half(units()); }
-    TGI_INLINED f32x16 odd() const { return BITS == 8 ? float_integers(right<16>(words)) : odd_half(units()); }
+    TGI_INLINED f32x16 even() const { return CODE == Code::int8 ? float_integers(right<16>(left<16>(words))) : even_half(units()); }
+    TGI_INLINED f32x16 odd() const { return CODE == Code::int8 ? float_integers(right<16>(words)) : odd_half(units()); }
   };
 
   template <int BLOCKS, bool ZEROS, class Keep>
@@ -194,9 +206,9 @@ class CodeLines {
     TGI_UNROLL for (int r = 0; r < BLOCKS; r++, codes_ += kBlockBytes) {
       const u32x16 zero = ZEROS ? load_byte_twice(zeros_ + r * 16) : splat_unit(0);
       u32x16 words = splat_unit(0);
-      if (BITS == 4) words = load_units((const unit*)codes_);
+      if (in_nibbles(CODE)) words = load_units((const unit*)codes_);
       TGI_UNROLL for (int s = 0; s < kSteps; s++) {
-        if constexpr (BITS == 8) {
+        if constexpr (!in_nibbles(CODE)) {
           const u32x16 wide = load_byte_words((const int8_t*)codes_ + s * 32);
           keep(s, r, Line<ZEROS>{ZEROS ? sub_words(wide, zero) : wide});
         } else {
@@ -217,7 +229,7 @@ class CodeLines {
 
 // Lines of a panel as weights: codes times the scales of their group, plus its offsets, rounded to bfloat16. For the tile unit, which multiplies
 // so fast that sums by group would take most of the time.
-template <int BITS>
+template <Code CODE>
 class WeightLines {
  public:
   static constexpr int kSteps = kCodeSteps;
@@ -247,7 +259,7 @@ class WeightLines {
     });
   }
 
-  CodeLines<BITS> codes_;
+  CodeLines<CODE> codes_;
   const bool has_offsets_;
   Scales group_ = {};
   long left_ = 0;
@@ -304,7 +316,7 @@ class CodeEncoder {
  public:
   explicit CodeEncoder(const UnpackedCodes& from) : from_(from) {
     const size_t fours = (from.steps + kCodeSteps - 1) / kCodeSteps;
-    head_.code_bytes = fours * from.blocks * (from.bits == 4 ? CodeLines<4>::kBlockBytes : CodeLines<8>::kBlockBytes);
+    head_.code_bytes = fours * from.blocks * block_bytes_of(from.bits == 4 ? Code::int4 : Code::int8);
     head_.half_scales = fit_halves(from), head_.scale_bytes = scale_bytes_of(from, head_.half_scales);
     head_.zero_bytes = from.zeros ? from.groups * from.blocks * 16 : 0;
     head_.codes_at = rounded_up(sizeof(Codes), kLine);

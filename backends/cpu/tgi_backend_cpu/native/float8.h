@@ -1,7 +1,8 @@
 // Floats of eight bits, e4m3fn, on every instruction set: a sign, four bits of exponent and three of mantissa, up to 448.
 //
-// Numbers below 2^-6 are stored as that or as zero, never as subnormal numbers: widening is then an addition to the exponent. The scale is
-// chosen for the largest number of a position, next to which they are smaller than 1/28672.
+// Where they are written here, for the KV cache, numbers below 2^-6 become that or zero, never subnormal numbers: widening is then an addition
+// to the exponent. The scale is chosen for the largest number of a position, next to which they are smaller than 1/28672. Checkpoints have
+// subnormal numbers; their weights are widened by `any_e4m3_words`.
 #pragma once
 
 #include "simd_integers.h"
@@ -15,6 +16,9 @@ constexpr int kLeastE4m3 = 1 << 3, kLargestE4m3 = 0x7e;  // the codes of 2^-6 an
 constexpr int kHalfOfLeast = 0x3c000000;                 // 2^-7 as a float32
 
 #if defined(__AVX512F__)
+
+// The subnormal numbers, m · 2^-9 for codes m below kLeastE4m3, as bfloat16.
+alignas(64) constexpr bf16 kSubnormals[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
 
 // Rounds numbers from -448 to 448 to the nearest, ties to even and to 2^-6.
 TGI_INLINE void store_e4m3(int8_t* to, f32x16 v) {
@@ -38,6 +42,14 @@ TGI_INLINE u32x16 e4m3_words(u32x16 v) {
   const __m512i bits = _mm512_set1_epi16(0x7f), exponent = _mm512_set1_epi16(kE4m3Bias << 7);
   const __m512i shifted = _mm512_slli_epi16(_mm512_and_si512(v, bits), kDropped - 16);
   const __m512i magnitude = _mm512_maskz_add_epi16(_mm512_test_epi16_mask(v, bits), shifted, exponent);
+  return bits_or(v, _mm512_set1_epi16((short)0x8000), magnitude);
+}
+// The same for all numbers but NaN.
+TGI_INLINE u32x16 any_e4m3_words(u32x16 v) {
+  const __m512i low = _mm512_and_si512(v, _mm512_set1_epi16(0x7f));
+  const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(low, kDropped - 16), _mm512_set1_epi16(kE4m3Bias << 7));
+  const __mmask32 below = _mm512_cmplt_epi16_mask(low, _mm512_set1_epi16(kLeastE4m3));
+  const __m512i magnitude = _mm512_mask_permutexvar_epi16(normal, below, low, _mm512_load_si512(kSubnormals));
   return bits_or(v, _mm512_set1_epi16((short)0x8000), magnitude);
 }
 
@@ -69,6 +81,17 @@ TGI_INLINE __m256i e4m3_words(__m256i v) {
   return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi16((short)0x8000)), _mm256_andnot_si256(none, magnitude));
 }
 TGI_INLINE u32x16 e4m3_words(u32x16 v) { return {e4m3_words(v.lo), e4m3_words(v.hi)}; }
+TGI_INLINE __m256i any_e4m3_words(__m256i v) {
+  // Bytes of the subnormal numbers; the upper byte of a word looks up the first one, which is zero.
+  const __m256i lower = _mm256_setr_epi8(0, 0, -128, -64, 0, 32, 64, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -128, -64, 0, 32, 64, 96, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m256i upper = _mm256_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c,
+                                         0x3c, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m256i low = _mm256_and_si256(v, _mm256_set1_epi16(0x7f)), below = _mm256_cmpgt_epi16(_mm256_set1_epi16(kLeastE4m3), low);
+  const __m256i normal = _mm256_add_epi16(_mm256_slli_epi16(low, kDropped - 16), _mm256_set1_epi16(kE4m3Bias << 7));
+  const __m256i small = _mm256_or_si256(_mm256_shuffle_epi8(lower, low), _mm256_slli_epi16(_mm256_shuffle_epi8(upper, low), 8));
+  return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi16((short)0x8000)), _mm256_blendv_epi8(normal, small, below));
+}
+TGI_INLINE u32x16 any_e4m3_words(u32x16 v) { return {any_e4m3_words(v.lo), any_e4m3_words(v.hi)}; }
 
 #endif
 

@@ -48,7 +48,8 @@ struct Linear {
 
 // The header of a weight of codes; null for other layouts.
 inline const Codes* codes_of(const Linear& w) {
-  return w.layout == Layout::codes4 || w.layout == Layout::codes8 ? (const Codes*)w.data : nullptr;
+  const bool found = w.layout == Layout::codes4 || w.layout == Layout::codes8 || w.layout == Layout::e4m3;
+  return found ? (const Codes*)w.data : nullptr;
 }
 
 // RoPE over heads of 2 · half elements, with cosines and sines [rows][2][half]. Heads from `heads` on are not rotated.
@@ -311,9 +312,11 @@ class PanelGemm {
       case Layout::bf12:
         return run_decoded<Bf12Lines>(scratch);
       case Layout::codes4:
-        return run_decoded<CodeLines<4>>(scratch);
+        return run_decoded<CodeLines<Code::int4>>(scratch);
       case Layout::codes8:
-        return run_decoded<CodeLines<8>>(scratch);
+        return run_decoded<CodeLines<Code::int8>>(scratch);
+      case Layout::e4m3:
+        return run_decoded<CodeLines<Code::e4m3>>(scratch);
       case Layout::int4:  // see int8.h
       case Layout::int8:
         return;

@@ -65,7 +65,7 @@ void add_lora(Pool& pool, const PackedLoras* found, std::vector<Segment> segment
 extern "C" {
 
 // Changes with every signature or structure; kernels.py checks it.
-int32_t tgi_interface() { return 15; }
+int32_t tgi_interface() { return 16; }
 
 // Asks the system for what this variant needs beyond instructions; once per process, before any other function. Returns 0 or an errno.
 int32_t tgi_permit() { return permit_tiles(); }

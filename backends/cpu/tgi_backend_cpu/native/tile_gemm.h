@@ -130,9 +130,11 @@ class TilePanel {
       case Layout::bf12:
         return run_over<DecodedPanelTiles<Bf12Lines>>(scratch);
       case Layout::codes4:
-        return run_codes<4>(scratch);
+        return run_codes<Code::int4>(scratch);
       case Layout::codes8:
-        return run_codes<8>(scratch);
+        return run_codes<Code::int8>(scratch);
+      case Layout::e4m3:
+        return run_codes<Code::e4m3>(scratch);
       case Layout::int4:
       case Layout::int8:
         return;
@@ -147,12 +149,12 @@ class TilePanel {
     bool first, last, in_memory;
   };
 
-  template <int BITS>
+  template <Code CODE>
   void run_codes(Scratch& scratch) {
     if (codes_of(p_.w)->groups > 1)
-      run_over<DecodedPanelTiles<WeightLines<BITS>>>(scratch);
+      run_over<DecodedPanelTiles<WeightLines<CODE>>>(scratch);
     else
-      run_over<DecodedPanelTiles<CodeLines<BITS>>>(scratch);
+      run_over<DecodedPanelTiles<CodeLines<CODE>>>(scratch);
   }
 
   template <class Source>

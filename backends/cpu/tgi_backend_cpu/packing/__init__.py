@@ -20,6 +20,7 @@ LAYOUTS: tuple[PackedLayout, ...] = (
     CodePanels(Layout.CODES4),
     CodePanels(Layout.INT8),
     CodePanels(Layout.CODES8),
+    CodePanels(Layout.E4M3),
     Bf12Panels(),
     DensePanels(),
 )

@@ -1,4 +1,4 @@
-"""Codes of four or eight bits: decoded to bfloat16 right before they are multiplied (`native/codes.h`), or multiplied as they are with rows
+"""Codes of four or eight bits, integers or e4m3 floats: decoded to bfloat16 right before they are multiplied (`native/codes.h`), or multiplied as they are with rows
 that are rounded to eight bits (`native/int8.h`)."""
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers; scales, zeros and offsets [out, groups], float32."""
+    """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers, or the bytes of floats, which have none of the others;
+    scales, zeros and offsets [out, groups], float32."""
 
     codes: Tensor
     middle: int
@@ -33,10 +34,12 @@ class _Codes:
 
     @classmethod
     def of(cls, weight: Grouped) -> _Codes:
-        """The numbers of an integer weight. Unsigned codes are counted from the middle of their range, and offsets account for that. A
+        """The numbers of a weight. Unsigned codes are counted from the middle of their range, and offsets account for that. A
         zero point that is not a code, as in HQQ's files, becomes an offset."""
         codes, scales, *others = weight.parts
         scales = scales.float()
+        if codes.is_floating_point():
+            return cls(codes.view(torch.int8), 0, scales, None, None)
         if isinstance(weight, Affine):
             most = int(codes.max())
             middle = 0 if most < 8 else 8 if most < 16 else 128 if most > 127 else 0
@@ -75,11 +78,12 @@ class _Codes:
 
 
 class CodePanels:
-    """Supports integers in groups of multiples of eight inputs, in models that run in bfloat16; with the other layout's bits, or other
-    groups, only if other merged weights need this layout."""
+    """Supports integers, or e4m3 floats, in groups of multiples of eight inputs, in models that run in bfloat16; with the other layout's
+    bits, or other groups, only if other merged weights need this layout."""
 
     def __init__(self, layout: Layout) -> None:
-        """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows."""
+        """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows. E4M3 is for
+        floats."""
         self.layout = layout
         self._bits = 4 if layout in (Layout.CODES4, Layout.INT4) else 8
         self._rounds = layout in (Layout.INT4, Layout.INT8)
@@ -88,7 +92,7 @@ class CodePanels:
         """See `PackedLayout.pack`."""
         if asked.dtype is not torch.bfloat16 or (self._rounds and not asked.kernels.int8_rows):
             return None
-        found = _common(asked.weights)
+        found = _common(asked.weights, floats=self.layout is Layout.E4M3)
         if found is None or (self._bits == 4 and not all(own.fit_nibbles for own in found)):
             return None
         if any(own.offsets is not None for own in found):
@@ -141,15 +145,23 @@ def _pieces(asked: Unpacked, width: int) -> Iterator[tuple[int, int]]:
         yield first, min(asked.count, first + step)
 
 
-def _common(weights: Sequence[Weight]) -> list[_Codes] | None:
-    """Weights of integers in groups of one size; None if some are not, or the groups don't fit."""
-    grouped = [weight for weight in weights if isinstance(weight, Grouped) and not weight.parts[0].is_floating_point()]
-    if len(grouped) < len(weights):
+def _common(weights: Sequence[Weight], floats: bool) -> list[_Codes] | None:
+    """Weights of integers, or of e4m3 floats, in groups of one size; None if some are not, or the groups don't fit."""
+    grouped = [weight for weight in weights if isinstance(weight, Grouped) and weight.parts[0].is_floating_point() == floats]
+    if len(grouped) < len(weights) or (floats and not all(_fits_e4m3(weight) for weight in grouped)):
         return None
     size = math.gcd(*(weight.group_size for weight in grouped))
     if size < grouped[0].shape[1] and size % _STEP:
         return None
     return [_Codes.of(weight).in_groups(size) for weight in grouped]
+
+
+def _fits_e4m3(weight: Grouped) -> bool:
+    """Whether a weight of floats is of e4m3, all of which are numbers, and has scales alone."""
+    codes, *by_group = weight.parts
+    if codes.dtype is not torch.float8_e4m3fn or len(by_group) != 1:
+        return False
+    return not bool(codes.isnan().any())
 
 
 def _or_zeros(part: Tensor | None, like: Tensor) -> Tensor:
