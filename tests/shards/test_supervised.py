@@ -194,6 +194,25 @@ async def test_images_are_tokenized_on_the_next_shard(demo_tokenizer: Tokenizer,
         assert len(calls) == 2 and calls[0] is not calls[1]
 
 
+async def test_it_ends_while_a_shard_is_closed(demo_tokenizer: Tokenizer) -> None:
+    """Even if the shard has closed at the very moment at which the loop is cancelled."""
+    shop, closing, closed = Shop(demo_tokenizer, [{}]), asyncio.Event(), asyncio.Event()
+    async with asyncio.timeout(60), instance(shop) as (loop, _):
+        shard = loop._client._last.shard  # type: ignore[attr-defined]
+        close, shop.plans[:] = shard.close, []
+
+        async def slowly() -> None:
+            closing.set()
+            await closed.wait()
+
+        shard.close = slowly
+        shop.is_open.clear()
+        loop.replace_shard("a test")
+        await closing.wait()
+        shard.close = close
+        closed.set()
+
+
 async def test_the_budget_counts_restarts_without_a_token(demo_tokenizer: Tokenizer) -> None:
     """Restarts that fail are restarts; when there were too many in a row the requests get the last reason, and the loop says that it has
     failed."""

@@ -101,7 +101,8 @@ class ShardProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), _GOODBYE_S)
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._process.wait()
         except TimeoutError:
             self.kill()
             await self._process.wait()

@@ -176,7 +176,8 @@ class SupervisedShard:
         self._ticking.cancel()
         self._watching.cancel()
         try:
-            await asyncio.wait_for(self._last.shard.close(), 2 * _CLOSE_S)
+            async with asyncio.timeout(2 * _CLOSE_S):
+                await self._last.shard.close()
         except (BackendError, TimeoutError) as error:
             _log.error("the shard did not close: %s", error or "it hangs")
 
@@ -191,7 +192,8 @@ class SupervisedShard:
         if isinstance(error, Replaced):
             self._restarts = 0
             with contextlib.suppress(BackendError, TimeoutError):
-                await asyncio.wait_for(self._last.shard.close(), _CLOSE_S)
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._last.shard.close()
         await self._last.shard.abandon()
         if isinstance(error, TakenOver):
             raise ShardGone(str(error)) from error
@@ -227,7 +229,8 @@ class SupervisedShard:
     async def _close_last(self) -> None:
         """Close the lost shard. A child process has ended; a shard in this process must free its memory first. Raises ShardGone."""
         try:
-            await asyncio.wait_for(self._last.shard.close(), _CLOSE_S)
+            async with asyncio.timeout(_CLOSE_S):
+                await self._last.shard.close()
         except (BackendError, TimeoutError) as error:
             why = "it hangs" if isinstance(error, TimeoutError) else str(error)
             raise ShardGone(f"the lost shard does not close: {why}; only a restart of the server helps") from error

@@ -52,7 +52,8 @@ class PlacedProcesses:
         """Ask them to exit, then kill them. Idempotent."""
         asked = asyncio.gather(*(host.end() for host in self._placed.hosts))
         with suppress(HostLost, TimeoutError):
-            await asyncio.wait_for(asked, _GOODBYE_S)
+            async with asyncio.timeout(_GOODBYE_S):
+                await asked
         self._ending.cancel()
         self._placed.release()
 

@@ -229,7 +229,8 @@ class SchedulerLoop:
         """While no client reads, wait until one does, a request arrives or ends, or a deadline may have passed."""
         self._work.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._work.wait(), _EXPIRE_EVERY_S)
+            async with asyncio.timeout(_EXPIRE_EVERY_S):
+                await self._work.wait()
         self._work.set()
 
     async def _turn(self) -> Turn:
