@@ -15,7 +15,7 @@ from tgi_backend_cpu.packing import codes as code_packing
 from tgi_backend_cpu.packing import pack
 from torch import Tensor
 
-from tgi_core.engine.quantization.weight import Affine, Dense, Grouped, Scaled
+from tgi_core.engine.quantization.weight import Affine, Dense, Grouped, Levels, Scaled
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 2, 1), (3, 16, 16), (5, 64, 48), (8, 98, 130), (13, 576, 96), (25, 34, 200), (70, 128, 64), (1000, 96, 80)]
@@ -150,13 +150,21 @@ def floats8(rows: int, depth: int, groups: int, seed: int) -> Scaled:
     return Scaled((bits.view(torch.float8_e4m3fn), torch.randn(rows, groups, generator=generator) / 256), torch.bfloat16)
 
 
+def levels(rows: int, depth: int, groups: int, seed: int) -> Levels:
+    """Places in a codebook of numbers that bfloat16 holds, with scales."""
+    generator = torch.Generator().manual_seed(seed)
+    book = torch.randn(16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    places = torch.randint(0, 16, (rows, depth), generator=generator, dtype=torch.uint8)
+    return Levels((places, torch.randn(rows, groups, generator=generator)), torch.bfloat16, tuple(book.tolist()))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 40),
     shape=st.sampled_from([(1, 6), (1, 64), (1, 130), (2, 8), (3, 16), (4, 24), (2, 128), (5, 32)]),
     columns=st.integers(1, 12).map(lambda blocks: 16 * blocks),
     bits=st.sampled_from([4, 8]),
-    kind=st.sampled_from(["scales", "zero points", "offsets", "floats"]),
+    kind=st.sampled_from(["scales", "zero points", "offsets", "floats", "levels"]),
     seed=st.integers(0, 1 << 20),
 )
 def test_codes_are_multiplied_as_their_numbers(
@@ -169,7 +177,8 @@ def test_codes_are_multiplied_as_their_numbers(
     x, arena = numbers(rows, groups * size, dtype=torch.bfloat16, seed=seed), Arena(kernels)
     for name, panels, wide in (("tgi_linear", Panels.PLAIN, 2 * columns), ("tgi_gated", Panels.PAIRS, columns)):
         found = pack(kernels, arena, [one, other], None, panels)
-        assert found.layout == (Layout.E4M3 if kind == "floats" else Layout.CODES4 if bits == 4 else Layout.CODES8)
+        kinds = {"floats": Layout.E4M3, "levels": Layout.LEVELS}
+        assert found.layout == kinds.get(kind, Layout.CODES4 if bits == 4 else Layout.CODES8)
         matrices = [numbers_of(one), numbers_of(other)]
         if rounds_weights and groups > 1:
             matrices = [matrix.bfloat16().double() for matrix in matrices]
@@ -186,9 +195,9 @@ def test_codes_are_multiplied_as_their_numbers(
 
 
 def coded(rows: int, depth: int, groups: int, bits: int, kind: str, seed: int) -> Grouped:
-    """The same, or unsigned ones with scales and offsets, or floats."""
-    if kind == "floats":
-        return floats8(rows, depth, groups, seed)
+    """The same, or unsigned ones with scales and offsets, or floats or levels."""
+    if kind in ("floats", "levels"):
+        return (floats8 if kind == "floats" else levels)(rows, depth, groups, seed)
     found = codes(rows, depth, groups, bits, kind == "zero points", seed)
     if kind != "offsets":
         return found
@@ -200,6 +209,8 @@ def coded(rows: int, depth: int, groups: int, bits: int, kind: str, seed: int) -
 def numbers_of(weight: Grouped) -> Tensor:
     """The numbers that codes stand for, not rounded."""
     codes, scales, *others = (part.double() for part in weight.parts)
+    if isinstance(weight, Levels):
+        codes = torch.tensor(weight.levels, dtype=torch.float64)[codes.long()]
     plain, other = codes.unflatten(1, (scales.shape[1], -1)), (others[0].unsqueeze(-1) if others else 0)
     if isinstance(weight, Affine):
         return (plain * scales.unsqueeze(-1) + other).flatten(1)
@@ -246,12 +257,15 @@ def test_codes_take_their_bits(kernels: Kernels) -> None:
     pack(kernels, arena, [floats8(480, 576, 1, 1)])
     assert arena.num_bytes <= 1.02 * 480 * 576 + 4096
     arena = Arena(kernels)
+    pack(kernels, arena, [levels(480, 576, 9, 1)])
+    assert arena.num_bytes <= 0.57 * 480 * 576 + 4096
+    arena = Arena(kernels)
     for weights in ([codes(48, 96, 32, 8, False, 1)], [codes(48, 96, 2, 8, False, 1), codes(48, 96, 8, 8, False, 1)]):
         assert pack(kernels, arena, weights).layout not in (Layout.CODES4, Layout.CODES8)
 
 
 @pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("kind", ["scales", "zero points", "offsets", "floats"])
+@pytest.mark.parametrize("kind", ["scales", "zero points", "offsets", "floats", "levels"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_large_weight_is_packed_in_pieces(
     kernels: Kernels, bits: int, kind: str, rounds: bool, monkeypatch: pytest.MonkeyPatch
@@ -264,6 +278,19 @@ def test_a_large_weight_is_packed_in_pieces(
         arena = Arena(kernels)
         found.append(ctypes.string_at(pack(kernels, arena, [weight]).data, arena.num_bytes))
     assert found[0] == found[1] and any(found[0])
+
+
+def test_levels_of_other_codebooks(kernels: Kernels) -> None:
+    """Merged, they become dense numbers."""
+    one, arena = levels(48, 96, 3, 1), Arena(kernels)
+    other = Levels(one.parts, one.dtype, tuple(-level for level in one.levels))
+    assert pack(kernels, arena, [one, one]).layout == Layout.LEVELS
+    found = pack(kernels, arena, [one, other])
+    assert found.layout not in (Layout.LEVELS, Layout.CODES4)
+    x = numbers(5, 96, dtype=torch.bfloat16, seed=2)
+    assert close(
+        run(kernels, "tgi_linear", found, x, 96), x.double() @ torch.cat([one.dequantize(), other.dequantize()]).double().T
+    )
 
 
 def test_every_float_of_eight_bits_is_exact(kernels: Kernels) -> None:

@@ -11,7 +11,7 @@ from tgi_backend_cpu.packing import pack
 from torch import Tensor
 
 from tests.cpu.conftest import kernels_of
-from tests.cpu.test_gemm import codes, floats8, numbers, run, wild
+from tests.cpu.test_gemm import codes, floats8, levels, numbers, run, wild
 from tgi_core.engine.quantization.weight import Dense, Weight
 
 AMX = VARIANTS[0]
@@ -63,18 +63,18 @@ def test_denormal_numbers_are_zero(tiles: Kernels) -> None:
     assert found[0].tolist() == [0.0] * 8 + [2.0**-124] * 8 and not found[1].any()
 
 
-@pytest.mark.parametrize("kind", ["plain", "12-bit", "4-bit", "8-bit", "8-bit floats"])
+@pytest.mark.parametrize("kind", ["plain", "12-bit", "4-bit", "8-bit", "8-bit floats", "levels"])
 def test_close_to_exact_sums_and_equal_for_any_batch(tiles: Kernels, kind: str) -> None:
     """The error is at most that of rounding the result to bfloat16, plus that of depth / 32 + 18 additions in float32. A row's bits are the
     same alone, in a tile, in several passes and in several blocks of rows."""
     weight: Weight = Dense.of(numbers(80, DEEP, dtype=torch.bfloat16, seed=1))
     if kind == "plain":
         weight = Dense.of(torch.cat([weight.dequantize(), wild(80, DEEP, seed=2)]))
-    elif kind == "8-bit floats":
-        weight = floats8(80, DEEP, 12, seed=3)
+    elif kind in ("8-bit floats", "levels"):
+        weight = (floats8 if kind == "8-bit floats" else levels)(80, DEEP, 12, seed=3)
     elif kind != "12-bit":
         weight = codes(80, DEEP, 12, int(kind[0]), True, seed=3)  # groups of 112, which fill no tile
-    coded = {"4-bit": Layout.CODES4, "8-bit": Layout.CODES8, "8-bit floats": Layout.E4M3}
+    coded = {"4-bit": Layout.CODES4, "8-bit": Layout.CODES8, "8-bit floats": Layout.E4M3, "levels": Layout.LEVELS}
     assert pack(tiles, Arena(tiles), [weight]).layout == ({"plain": Layout.DENSE, "12-bit": Layout.BF12} | coded)[kind]
     x = numbers(150, DEEP, dtype=torch.bfloat16, seed=4)
     found = linear(tiles, weight, x)

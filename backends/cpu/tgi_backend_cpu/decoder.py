@@ -88,6 +88,7 @@ class PackedDecoder:
             Layout.CODES4: "4-bit",
             Layout.CODES8: "8-bit",
             Layout.E4M3: "8-bit floats",
+            Layout.LEVELS: "4-bit levels",
             Layout.INT8: "8-bit, times rows of 8 bits,",
             Layout.INT4: "4-bit, times rows of 8 bits,",
             Layout.BF12: "lossless 12-bit",

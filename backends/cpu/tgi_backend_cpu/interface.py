@@ -31,6 +31,7 @@ class Layout(IntEnum):
     INT8 = 4
     INT4 = 5
     E4M3 = 6
+    LEVELS = 7
 
 
 class Linear(Structure):
@@ -47,7 +48,7 @@ class UnpackedCodes(Structure):
     """A weight of codes in panels; those to be encoded are first…last-1, whose codes `codes` has."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scales", "zeros", "offsets")),
+        *((name, c_void_p) for name in ("codes", "scales", "zeros", "offsets", "levels")),
         *((name, c_size_t) for name in ("panels", "blocks", "steps", "groups", "group_steps", "first", "last")),
         ("bits", c_int32),
     )

@@ -190,6 +190,31 @@ class Affine(Grouped):
         return (scaled + offsets.float().unsqueeze(-1)).flatten(1).to(self.dtype)
 
 
+class Levels(Grouped):
+    """Codes below 16 with scales: places in a codebook of 16 float32 `levels`, such as NF4's."""
+
+    layout = "levels"
+    __slots__ = ("levels",)
+
+    def __init__(self, parts: Sequence[Tensor], dtype: torch.dtype, levels: tuple[float, ...]) -> None:
+        super().__init__(parts, dtype)
+        self.levels = levels
+
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        """See `Weight.like`."""
+        return type(self)(parts, self.dtype, self.levels)
+
+    def can_concatenate(self, other: Weight) -> bool:
+        """See `Weight.can_concatenate`. The codebooks must be equal."""
+        return super().can_concatenate(other) and isinstance(other, Levels) and self.levels == other.levels
+
+    def dequantize(self) -> Tensor:
+        """level · scale, in float32, and rounded once."""
+        codes, scales = self.parts
+        levels = torch.tensor(self.levels, dtype=torch.float32, device=self.device)[codes.int()]
+        return (levels.unflatten(1, (scales.shape[1], -1)) * scales.unsqueeze(-1)).flatten(1).to(self.dtype)
+
+
 def concatenated(weights: Sequence[Weight]) -> Weight:
     """Weights concatenated by rows: in their layout if they share one or are integers of which some have offsets; else dense."""
     first = weights[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tgi_core.engine.quantization.checking import ROWS, disagreement
 from tgi_core.engine.quantization.linear import Linear
-from tgi_core.engine.quantization.weight import Affine, Grouped, Weight, code_range
+from tgi_core.engine.quantization.weight import Affine, Scaled, Weight, code_range
 from tgi_core.engine.selection import attempt
 from tgi_core.engine.triton.packed_codes import HALVES, CodeLayout, PackedCodes, halves
 from tgi_core.engine.triton.probing import probe
@@ -61,7 +61,7 @@ class TritonLinears:
 
     def refusal(self, weight: Weight) -> str:
         """Why it does not support this weight (layout, dtype or sizes); empty if it does."""
-        if not isinstance(weight, Grouped):
+        if not isinstance(weight, Scaled | Affine):
             return f"{weight.layout} weights are torch's"
         codes, groups = weight.parts[0], weight.parts[1].shape[1]
         if weight.dtype not in MOST_ROWS:
@@ -95,7 +95,7 @@ class TritonLinears:
 
 def packed(weight: Weight) -> PackedCodes:
     """A weight's codes as the kernels read them: four bits each if their range allows. Raises TypeError for other layouts."""
-    if not isinstance(weight, Grouped):
+    if not isinstance(weight, Scaled | Affine):
         raise TypeError(f"a weight in the layout {weight.layout}")
     codes, scales, *others = weight.parts
     depth = codes.shape[1]

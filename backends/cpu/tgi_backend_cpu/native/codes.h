@@ -1,5 +1,5 @@
-// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset. Codes are integers, or
-// e4m3 floats without zero points and offsets.
+// Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset. Codes are integers; or,
+// without zero points and offsets, e4m3 floats or places in a codebook of 16 levels, which are rounded to bfloat16.
 //
 // Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
 // group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes. An offset is
@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "float8.h"
+#include "levels.h"
 #include "pool.h"
 
 namespace tgi {
@@ -22,13 +23,14 @@ namespace tgi {
 constexpr int kCodeSteps = 4;  // steps that are decoded at a time; groups have multiples of it
 constexpr int kMostBlocks = 4;
 
-enum class Code { int4, int8, e4m3 };
-constexpr bool in_nibbles(Code code) { return code == Code::int4; }
+enum class Code { int4, int8, e4m3, level };
+constexpr bool in_nibbles(Code code) { return code == Code::int4 || code == Code::level; }
 constexpr size_t block_bytes_of(Code code) { return in_nibbles(code) ? kLine : kCodeSteps * 32; }  // of a block's four steps
 
 // The header of such a weight. The places are in bytes from the header; panels lie `…_bytes` apart. No zero points: zero_bytes is 0.
 struct Codes {
   uint64_t code_bytes, scale_bytes, zero_bytes, codes_at, scales_at, zeros_at, group_steps, groups, has_offsets, half_scales;
+  LevelTable levels;
 
   const char* codes(size_t panel) const { return (const char*)this + codes_at + panel * code_bytes; }
   const char* scales(size_t panel) const { return (const char*)this + scales_at + panel * scale_bytes; }
@@ -95,7 +97,7 @@ class CodeNumbers {
 
   CodeNumbers(const void* data, size_t panel)
       : scales(*(const Codes*)data, panel), codes_(((const Codes*)data)->codes(panel)), zeros_(((const Codes*)data)->zeros(panel)),
-        left_(scales.steps()) {}
+        left_(scales.steps()), levels_(((const Codes*)data)->levels) {}
 
   // Calls use(step, element of its unit, floats [BLOCKS]) for the next four steps, in order.
   template <int BLOCKS, class Use>
@@ -132,6 +134,11 @@ class CodeNumbers {
         numbers[r] = PLACE ? odd_half(both) : even_half(both);
         continue;
       }
+      if constexpr (CODE == Code::level) {
+        const u32x16 both = level_words(right_unsigned<4 * STEP>(load_units((const unit*)block)), levels_);
+        numbers[r] = PLACE ? odd_half(both) : even_half(both);
+        continue;
+      }
       u32x16 v;  // with the number on top
       if constexpr (kNibbles)
         v = left<kLeft>(load_units((const unit*)block));
@@ -149,6 +156,7 @@ class CodeNumbers {
   const char* codes_;
   const int8_t* zeros_;
   long left_;
+  const LevelTable& levels_;
 };
 
 // Lines of a panel, decoded; see layouts.h.
@@ -165,7 +173,7 @@ class CodeLines {
 
   CodeLines(const void* data, size_t panel, unit* room, bool stay)
       : scales(*(const Codes*)data, panel), codes_(((const Codes*)data)->codes(panel)), zeros_(((const Codes*)data)->zeros(panel)),
-        left_(scales.steps()), to_(room), stay_(stay) {}
+        left_(scales.steps()), to_(room), stay_(stay), levels_(((const Codes*)data)->levels) {}
 
   template <int BLOCKS>
   TGI_INLINED const unit* next() {
@@ -189,7 +197,9 @@ class CodeLines {
   template <bool ZEROS>
   struct Line {
     u32x16 words;
+    const LevelTable& levels;
     TGI_INLINED u32x16 units() const {
+      if constexpr (CODE == Code::level) return level_words(words, levels);
       if constexpr (CODE == Code::e4m3) return any_e4m3_words(words);
       if constexpr (CODE == Code::int8) return bf16_integers(words);
       return ZEROS ? bf16_fives(words) : bf16_nibbles(words);
@@ -210,9 +220,9 @@ class CodeLines {
       TGI_UNROLL for (int s = 0; s < kSteps; s++) {
         if constexpr (!in_nibbles(CODE)) {
           const u32x16 wide = load_byte_words((const int8_t*)codes_ + s * 32);
-          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(wide, zero) : wide});
+          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(wide, zero) : wide, levels_});
         } else {
-          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(low_nibble_words(words), zero) : words});
+          keep(s, r, Line<ZEROS>{ZEROS ? sub_words(low_nibble_words(words), zero) : words, levels_});
           words = next_nibble_words(words);
         }
       }
@@ -225,6 +235,7 @@ class CodeLines {
   long left_;
   unit* to_;
   bool stay_;
+  const LevelTable& levels_;
 };
 
 // Lines of a panel as weights: codes times the scales of their group, plus its offsets, rounded to bfloat16. For the tile unit, which multiplies
@@ -271,6 +282,7 @@ class WeightLines {
 struct UnpackedCodes {
   const int16_t* codes;
   const float *scales, *zeros, *offsets;  // no zero points or offsets: null
+  const float* levels;                    // 16 of them if codes are places; else null
   size_t panels, blocks, steps, groups, group_steps, first, last;
   int32_t bits;
 };
@@ -323,6 +335,7 @@ class CodeEncoder {
     head_.scales_at = rounded_up(head_.codes_at + from.panels * head_.code_bytes, kLine);
     head_.zeros_at = rounded_up(head_.scales_at + from.panels * head_.scale_bytes, kLine);
     head_.group_steps = rounded_up(from.group_steps, kCodeSteps), head_.groups = from.groups, head_.has_offsets = from.offsets != nullptr;
+    if (from.levels) head_.levels = LevelTable(from.levels);
   }
 
   size_t size() const { return head_.zeros_at + from_.panels * head_.zero_bytes + kLine; }

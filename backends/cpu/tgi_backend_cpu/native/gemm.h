@@ -48,7 +48,8 @@ struct Linear {
 
 // The header of a weight of codes; null for other layouts.
 inline const Codes* codes_of(const Linear& w) {
-  const bool found = w.layout == Layout::codes4 || w.layout == Layout::codes8 || w.layout == Layout::e4m3;
+  const bool found = w.layout == Layout::codes4 || w.layout == Layout::codes8 || w.layout == Layout::e4m3 ||
+                     w.layout == Layout::levels;
   return found ? (const Codes*)w.data : nullptr;
 }
 
@@ -317,6 +318,8 @@ class PanelGemm {
         return run_decoded<CodeLines<Code::int8>>(scratch);
       case Layout::e4m3:
         return run_decoded<CodeLines<Code::e4m3>>(scratch);
+      case Layout::levels:
+        return run_decoded<CodeLines<Code::level>>(scratch);
       case Layout::int4:  // see int8.h
       case Layout::int8:
         return;

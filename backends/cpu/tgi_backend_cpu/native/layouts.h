@@ -15,6 +15,6 @@ namespace tgi {
 // int4 and int8 have none: their panels are multiplied as they are (int8.h).
 //
 // Mirrored in interface.py.
-enum class Layout : int32_t { dense = 0, bf12 = 1, codes4 = 2, codes8 = 3, int8 = 4, int4 = 5, e4m3 = 6 };
+enum class Layout : int32_t { dense = 0, bf12 = 1, codes4 = 2, codes8 = 3, int8 = 4, int4 = 5, e4m3 = 6, levels = 7 };
 
 }  // namespace tgi

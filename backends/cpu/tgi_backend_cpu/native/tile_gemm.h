@@ -135,6 +135,8 @@ class TilePanel {
         return run_codes<Code::int8>(scratch);
       case Layout::e4m3:
         return run_codes<Code::e4m3>(scratch);
+      case Layout::levels:
+        return run_codes<Code::level>(scratch);
       case Layout::int4:
       case Layout::int8:
         return;

@@ -21,6 +21,7 @@ LAYOUTS: tuple[PackedLayout, ...] = (
     CodePanels(Layout.INT8),
     CodePanels(Layout.CODES8),
     CodePanels(Layout.E4M3),
+    CodePanels(Layout.LEVELS),
     Bf12Panels(),
     DensePanels(),
 )

@@ -1,10 +1,11 @@
-"""Codes of four or eight bits, integers or e4m3 floats: decoded to bfloat16 right before they are multiplied (`native/codes.h`), or multiplied as they are with rows
-that are rounded to eight bits (`native/int8.h`)."""
+"""Codes of four or eight bits, integers, e4m3 floats or places in a codebook: decoded to bfloat16 right before they are multiplied
+(`native/codes.h`). Integers may also be multiplied as they are with rows that are rounded to eight bits (`native/int8.h`)."""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from tgi_backend_cpu.interface import Layout, Panels, UnpackedCodes
 from tgi_backend_cpu.kernels import Arena, Memory
 from tgi_backend_cpu.packing.panels import Unpacked
-from tgi_core.engine.quantization.weight import Affine, Grouped, Weight
+from tgi_core.engine.quantization.weight import Affine, Grouped, Levels, Weight
 
 _STEP = 8
 """Groups must have a multiple of this many inputs, which are decoded at a time."""
@@ -23,8 +24,8 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers, or the bytes of floats, which have none of the others;
-    scales, zeros and offsets [out, groups], float32."""
+    """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers; scales, zeros and offsets [out, groups], float32. Floats
+    are given by their bytes; they and places in a codebook have scales alone."""
 
     codes: Tensor
     middle: int
@@ -78,22 +79,23 @@ class _Codes:
 
 
 class CodePanels:
-    """Supports integers, or e4m3 floats, in groups of multiples of eight inputs, in models that run in bfloat16; with the other layout's
+    """Supports codes of one kind in groups of multiples of eight inputs, in models that run in bfloat16. Integers have the other layout's
     bits, or other groups, only if other merged weights need this layout."""
 
     def __init__(self, layout: Layout) -> None:
         """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows. E4M3 is for
-        floats."""
+        floats, LEVELS for places in one codebook, whose numbers are rounded to bfloat16."""
         self.layout = layout
-        self._bits = 4 if layout in (Layout.CODES4, Layout.INT4) else 8
+        self._bits = 4 if layout in (Layout.CODES4, Layout.INT4, Layout.LEVELS) else 8
         self._rounds = layout in (Layout.INT4, Layout.INT8)
 
     def pack(self, asked: Unpacked, arena: Arena) -> int | None:
         """See `PackedLayout.pack`."""
         if asked.dtype is not torch.bfloat16 or (self._rounds and not asked.kernels.int8_rows):
             return None
-        found = _common(asked.weights, floats=self.layout is Layout.E4M3)
-        if found is None or (self._bits == 4 and not all(own.fit_nibbles for own in found)):
+        found = _common(asked.weights, _KINDS.get(self.layout, _are_integers))
+        levels = asked.weights[0].levels if isinstance(asked.weights[0], Levels) else None
+        if found is None or (self._bits == 4 and levels is None and not all(own.fit_nibbles for own in found)):
             return None
         if any(own.offsets is not None for own in found):
             found = [own.without_zeros() for own in found]
@@ -111,6 +113,7 @@ class CodePanels:
             scales.address,
             zeros.address if zeros is not None else None,
             offsets.address if offsets is not None else None,
+            None if levels is None else ctypes.cast((ctypes.c_float * len(levels))(*levels), ctypes.c_void_p),
             asked.count,
             blocks,
             -(-asked.depth // 2),
@@ -145,10 +148,10 @@ def _pieces(asked: Unpacked, width: int) -> Iterator[tuple[int, int]]:
         yield first, min(asked.count, first + step)
 
 
-def _common(weights: Sequence[Weight], floats: bool) -> list[_Codes] | None:
-    """Weights of integers, or of e4m3 floats, in groups of one size; None if some are not, or the groups don't fit."""
-    grouped = [weight for weight in weights if isinstance(weight, Grouped) and weight.parts[0].is_floating_point() == floats]
-    if len(grouped) < len(weights) or (floats and not all(_fits_e4m3(weight) for weight in grouped)):
+def _common(weights: Sequence[Weight], of_kind: Callable[[Sequence[Grouped]], bool]) -> list[_Codes] | None:
+    """Weights of a kind in groups of one size; None if some are not, or the groups don't fit."""
+    grouped = [weight for weight in weights if isinstance(weight, Grouped)]
+    if len(grouped) < len(weights) or not of_kind(grouped):
         return None
     size = math.gcd(*(weight.group_size for weight in grouped))
     if size < grouped[0].shape[1] and size % _STEP:
@@ -156,12 +159,24 @@ def _common(weights: Sequence[Weight], floats: bool) -> list[_Codes] | None:
     return [_Codes.of(weight).in_groups(size) for weight in grouped]
 
 
-def _fits_e4m3(weight: Grouped) -> bool:
-    """Whether a weight of floats is of e4m3, all of which are numbers, and has scales alone."""
-    codes, *by_group = weight.parts
-    if codes.dtype is not torch.float8_e4m3fn or len(by_group) != 1:
-        return False
-    return not bool(codes.isnan().any())
+def _are_integers(weights: Sequence[Grouped]) -> bool:
+    return not any(isinstance(weight, Levels) or weight.parts[0].is_floating_point() for weight in weights)
+
+
+def _are_e4m3(weights: Sequence[Grouped]) -> bool:
+    """Whether the weights are floats of e4m3 with scales alone, and all of them are numbers."""
+    kinds = all(weight.parts[0].dtype is torch.float8_e4m3fn and len(weight.parts) == 2 for weight in weights)
+    return kinds and not any(bool(weight.parts[0].isnan().any()) for weight in weights)
+
+
+def _share_levels(weights: Sequence[Grouped]) -> bool:
+    """Whether the codes are places in one codebook."""
+    return len({weight.levels if isinstance(weight, Levels) else () for weight in weights}) == 1 and isinstance(
+        weights[0], Levels
+    )
+
+
+_KINDS = {Layout.E4M3: _are_e4m3, Layout.LEVELS: _share_levels}
 
 
 def _or_zeros(part: Tensor | None, like: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from tgi_core.engine.quantization.formats.base import Format
 from tgi_core.engine.quantization.formats.checks import check_field, check_parts, check_tensor
 from tgi_core.engine.quantization.formats.fields import check_scales, grouped
-from tgi_core.engine.quantization.weight import Dense, Weight
+from tgi_core.engine.quantization.weight import Dense, Levels, Weight
 from tgi_core.engine.weights.headers import TensorEntry
 
 _PART = re.compile(r"\.(weight(?:\.\w+)*|SCB|weight_format|bias)$")
@@ -86,7 +86,12 @@ class BitsAndBytes(Format):
         check_scales(absmax, dtype)
         check_scales(parts["weight.quant_map"], dtype)
         bytes_ = parts["weight"].flatten()
-        numbers = parts["weight.quant_map"][torch.stack((bytes_ >> 4, bytes_ & 15), -1).flatten().long()][: rows * columns]
+        places = torch.stack((bytes_ >> 4, bytes_ & 15), -1).flatten()[: rows * columns]
+        if columns % state["blocksize"] == 0:
+            groups = columns // state["blocksize"]
+            by_row = places.view(rows, columns), absmax.view(rows, groups)
+            return Levels(by_row, dtype, tuple(parts["weight.quant_map"].tolist()))
+        numbers = parts["weight.quant_map"][places.long()]
         scales = absmax.repeat_interleave(state["blocksize"])[: rows * columns]
         return Dense.of((numbers * scales).view(rows, columns).to(dtype))
 
