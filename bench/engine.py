@@ -1,7 +1,7 @@
-"""Engine speed on this CPU: native kernels, the same engine on torch only or with weights rounded to int8 or int4, transformers'
+"""Engine speed on this CPU: native kernels, the same engine on torch only or with weights rounded to int8, int4 or fp8, transformers'
 `generate`, and the machine's limits.
 
-    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate int8 int4] [--neighbour]
+    python bench/engine.py [MODEL] [--rounds 3] [--batch 1 8 32] [--against torch generate int8 int4 fp8] [--neighbour]
 
 Drives the CPU backend through the session hooks, as the server does. Each round measures the engines in turn at each batch size, so
 that a noisy neighbour affects all of them. The table shows medians, and CPU time per step, which a neighbour affects least. `of
@@ -37,7 +37,7 @@ from bench.random_model import make
 
 PROMPT, NEW = 128, 64
 
-AGAINST = {"torch": ("torch", ""), "int8": ("auto", "int8"), "int4": ("auto", "int4")}
+AGAINST = {"torch": ("torch", ""), "int8": ("auto", "int8"), "int4": ("auto", "int4"), "fp8": ("auto", "fp8")}
 """Variants of the engine itself: which kernels, and what weights are rounded to."""
 
 

@@ -24,7 +24,7 @@ from bench.report.tables import table
 from tgi_core.backend import EMPTY, Capacity, OpenOptions, OutputOptions, Request, Sampling, WarmupPlan
 from tgi_core.backend.registry import find
 from tgi_core.backend.session import Session
-from tgi_core.heap import trim_heap
+from tgi_core.process_memory import trim_heap
 
 ROWS, CONTEXT, STEP = 16, 1024, 512
 PLAN = WarmupPlan(max_rows=ROWS, max_row_tokens=CONTEXT, max_step_tokens=STEP, num_blocks=ROWS * CONTEXT // 16, block_size=16)

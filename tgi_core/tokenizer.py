@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Fast
 
 from tgi_core.decoder_rules import DecoderRules
 from tgi_core.errors import StartupError
-from tgi_core.heap import trim_heap
 from tgi_core.model_files import read_optional_json
 from tgi_core.model_sizes import named_vocab_size
+from tgi_core.process_memory import trim_heap
 from tgi_core.tokenizer_file import MAX_ID, decoding_steps, less, read_fast, strays
 from tgi_core.tokenizer_trial import try_tokenizer
 

@@ -1,4 +1,4 @@
-"""The C library's heap while a model is loaded.
+"""The process's memory while a model is loaded.
 
 Loading allocates and frees several times a model's size. glibc keeps what is freed below its top, and later serves large temporaries of
 steps from there, each from another place: measured, a model of 1.6 GB then took up to 0.9 GB more than its steps use at a time.
@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tgi_core.heap import trim_heap
+from tgi_core.process_memory import forget_code, trim_heap
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
@@ -23,10 +23,12 @@ ends up once a step has freed as much: below it, memory stays for the next step.
 
 @contextmanager
 def load_heap() -> Iterator[None]:
-    """Loading inside leaves no free memory behind. Does nothing with C libraries other than glibc."""
+    """Loading inside leaves neither free memory of the heap behind, with glibc, nor code that only imports or loading need."""
+    forget_code()
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
         yield
+        forget_code()
         return
     libc.mallopt(_MMAP_THRESHOLD, _LOADING)
     try:
@@ -36,3 +38,4 @@ def load_heap() -> Iterator[None]:
         libc.mallopt(_MMAP_THRESHOLD, _SERVING)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _SERVING)
         trim_heap()
+        forget_code()
