@@ -23,7 +23,7 @@ TESTS = (
     "tests/cpu/test_int8.py",
     "tests/cpu/test_tiles.py",
     "tests/cpu/test_attention_kernel.py",
-    "tests/cpu/test_int8_cache.py",
+    "tests/cpu/test_byte_cache.py",
     "tests/cpu/test_sampling.py",
     "tests/cpu/test_decoder.py",
     "tests/cpu/test_adapters.py",
