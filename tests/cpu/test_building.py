@@ -97,11 +97,12 @@ def test_errors_say_what_failed(sources: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """All variants that the processor runs may be the fastest, but for vectors of half the width. A name asks for one,
     and must ask for the emulated one."""
-    amx, avx512_bf16, avx512, avx2 = (variant.cpu_flags for variant in VARIANTS)
+    amx, avx512_bf16, avx512, avx2_vnni, avx2 = (variant.cpu_flags for variant in VARIANTS)
     for flags, asked, names in (
         (amx | avx2, "", ["amx", "avx512-bf16", "avx512"]),
         (avx512_bf16 | avx2, "auto", ["avx512-bf16", "avx512"]),
         (avx512 | avx2, "", ["avx512"]),
+        (avx2_vnni, "", ["avx2-vnni", "avx2"]),
         (avx2, "", ["avx2"]),
         (amx | avx2, "avx2", ["avx2"]),
         (amx | avx2, "amx-emulated", ["amx-emulated"]),

@@ -13,7 +13,7 @@ from tgi_backend_cpu.picks import Pick
 
 from tests.cpu.conftest import kernels_of
 
-AMX, AVX512_BF16, AVX512, AVX2 = VARIANTS
+AMX, AVX512_BF16, AVX512, AVX2_VNNI, AVX2 = VARIANTS
 
 
 class Machine:

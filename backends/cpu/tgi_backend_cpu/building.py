@@ -81,6 +81,7 @@ VARIANTS = (
     ),
     Variant("avx512-bf16", frozenset((*_AVX512, *_AVX512_NEW)), (*_AVX512_OPTIONS, *_AVX512_NEW_OPTIONS)),
     Variant("avx512", frozenset(_AVX512), _AVX512_OPTIONS),
+    Variant("avx2-vnni", frozenset((*_AVX2, "avx_vnni")), (*_AVX2_OPTIONS, "-mavxvnni"), is_fallback=True),
     Variant("avx2", frozenset(_AVX2), _AVX2_OPTIONS, is_fallback=True),
 )
 """Best first."""

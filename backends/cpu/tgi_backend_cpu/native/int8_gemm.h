@@ -227,7 +227,7 @@ class Int8Panel {
 
 template <class Op, int BLOCKS, int BITS>
 void multiply_int8_panel(const Gemm& p, const TileSteps& depth, int panel, size_t first, size_t last, const Int8Rows& x, Scratch& scratch) {
-  if constexpr (BITS == 4 && kWordsAreUnits)
+  if constexpr (BITS == 4 && kHasWideInt8)
     if (x.together) return WideInt8Panel<Op, BLOCKS>(p, depth, panel, first, last, x).run(scratch);
   Int8Panel<Op, BLOCKS, BITS>(p, depth, panel, first, last, x).run(scratch);
 }

@@ -1,4 +1,4 @@
-// GEMMs of weights of four bits and more than a few rows of eight, where the processor has VNNI.
+// GEMMs of weights of four bits and more than a few rows of eight, where the processor has AVX512-VNNI.
 //
 // Codes are decoded once for all rows, to signed bytes less their zero points. VPDPBUSD multiplies unsigned by signed bytes, so rows have 128
 // added to their integers, and sums start from -128 times the sum of a group's codes. A panel is decoded a part at a time: it stays in
@@ -9,13 +9,18 @@
 
 namespace tgi {
 
+#if defined(__AVX512VNNI__)
+constexpr bool kHasWideInt8 = true;
+#else
+constexpr bool kHasWideInt8 = false;
+#endif
 constexpr size_t kWideInt8Rows = 8;   // rows from which decoding pays
 constexpr size_t kWideInt8Part = 96;  // quads of a part of a panel, or a single row group if that is longer
 constexpr int kWideInt8Sums = 12;     // of products, and as many of the row group, that fit into the registers
 
 // Rows that are multiplied at a time with a panel of some blocks. 0 if decoding does not pay: never for weights of eight bits.
 constexpr size_t wide_int8_rows(int bits, size_t blocks, size_t rows) {
-  if (bits == 8 || !kWordsAreUnits || kTiles || rows < kWideInt8Rows) return 0;
+  if (bits == 8 || !kHasWideInt8 || kTiles || rows < kWideInt8Rows) return 0;
   const size_t most = kWideInt8Sums / blocks, parts = (rows + most - 1) / most;
   return (rows + parts - 1) / parts;
 }

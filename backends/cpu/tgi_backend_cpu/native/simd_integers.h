@@ -106,21 +106,28 @@ TGI_INLINE __m128i signed_words(__m256 v) {
   return _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
 }
 TGI_INLINE void store_bytes(int8_t* to, f32x16 v) { _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(signed_words(v.lo), signed_words(v.hi))); }
+#if defined(__AVXVNNI__)
+TGI_INLINE __m256i add_byte_products(__m256i sum, __m256i a, __m256i b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
+TGI_INLINE __m256i add_nibble_products(__m256i sum, __m256i a, __m256i b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
+TGI_INLINE __m256i add_words(__m256i sum, __m256i words) { return _mm256_add_epi32(sum, words); }
+constexpr bool kWordsAreUnits = true;
+#else
 TGI_INLINE __m256i add_byte_products(__m256i sum, __m256i a, __m256i b) {
   const __m256i even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
   return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
 }
+TGI_INLINE __m256i add_nibble_products(__m256i words, __m256i a, __m256i b) { return _mm256_add_epi16(words, _mm256_maddubs_epi16(a, b)); }
+TGI_INLINE __m256i add_words(__m256i sum, __m256i words) { return _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1))); }
+constexpr bool kWordsAreUnits = false;
+#endif
 TGI_INLINE u32x16 add_byte_products(u32x16 sum, u32x16 a, u32x16 b) {
   return {add_byte_products(sum.lo, a.lo, b.lo), add_byte_products(sum.hi, a.hi, b.hi)};
 }
-constexpr bool kWordsAreUnits = false;
 constexpr int kNibbleProducts = 8;  // 8 · 2 · 15 · 127 fits into 16 bits
-TGI_INLINE __m256i add_nibble_products(__m256i words, __m256i a, __m256i b) { return _mm256_add_epi16(words, _mm256_maddubs_epi16(a, b)); }
 TGI_INLINE u32x16 add_nibble_products(u32x16 words, u32x16 a, u32x16 b) {
   return {add_nibble_products(words.lo, a.lo, b.lo), add_nibble_products(words.hi, a.hi, b.hi)};
 }
-TGI_INLINE __m256i add_words(__m256i sum, __m256i words) { return _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1))); }
 TGI_INLINE u32x16 add_words(u32x16 sum, u32x16 words) { return {add_words(sum.lo, words.lo), add_words(sum.hi, words.hi)}; }
 template <int BITS>
 TGI_INLINE u32x16 left(u32x16 v) { return {_mm256_slli_epi32(v.lo, BITS), _mm256_slli_epi32(v.hi, BITS)}; }
