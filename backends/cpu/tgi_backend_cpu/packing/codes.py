@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +93,7 @@ class CodePanels:
         if asked.dtype is not torch.bfloat16 or (self._rounds and not asked.kernels.int8_rows):
             return None
         found = _common(asked.weights, _KINDS.get(self.layout, _are_integers))
-        levels = asked.weights[0].levels if isinstance(asked.weights[0], Levels) else None
+        levels = torch.tensor(asked.weights[0].levels) if isinstance(asked.weights[0], Levels) else None
         if found is None or (self._bits == 4 and levels is None and not all(own.fit_nibbles for own in found)):
             return None
         if any(own.offsets is not None for own in found):
@@ -113,7 +112,7 @@ class CodePanels:
             scales.address,
             zeros.address if zeros is not None else None,
             offsets.address if offsets is not None else None,
-            None if levels is None else ctypes.cast((ctypes.c_float * len(levels))(*levels), ctypes.c_void_p),
+            None if levels is None else levels.data_ptr(),
             asked.count,
             blocks,
             -(-asked.depth // 2),
