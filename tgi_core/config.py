@@ -51,8 +51,8 @@ class Settings(ModelSettings):
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "Data type of the KV cache: auto uses the model's; 8-bit types halve its size: fp8_e4m3fn on the CPU and on accelerators that "
-        "support it, int8, which is more accurate, on the CPU.",
+        "Data type of the KV cache: auto uses the model's; 8-bit types halve its size: fp8_e4m3fn on CPUs and on accelerators that support "
+        "it; int8 on CPUs, where it is more accurate.",
         "Device",
         choices=("auto", "fp8_e4m3fn", "fp8_e5m2", "int8"),
         scope=Scope.SHARD,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tgi_backend_cpu.attention import STORED, NativeAttention, NativeLayer
+from tgi_backend_cpu.attention import NATIVE_CACHES, NativeAttention, NativeLayer
 from tgi_backend_cpu.kernels import Kernels
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from tgi_core.engine.attention.metadata import build
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-BYTES = list(STORED)
+BYTES = list(NATIVE_CACHES)
 
 
 @dataclass

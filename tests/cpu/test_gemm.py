@@ -151,7 +151,7 @@ def floats8(rows: int, depth: int, groups: int, seed: int) -> Scaled:
 
 
 def levels(rows: int, depth: int, groups: int, seed: int) -> Levels:
-    """Places in a codebook of numbers that bfloat16 holds, with scales."""
+    """Indices into a codebook of numbers that bfloat16 holds, with scales."""
     generator = torch.Generator().manual_seed(seed)
     book = torch.randn(16, generator=torch.Generator().manual_seed(0)).bfloat16()
     places = torch.randint(0, 16, (rows, depth), generator=generator, dtype=torch.uint8)

@@ -19,7 +19,7 @@ _READY = re.compile(r"ready after ([\d.]+) s: (http://[\w.:\[\]-]+)")
 
 
 SERVERS: WeakSet[ServerProcess] = WeakSet()
-"""All that are in use."""
+"""Those that tests hold; failed tests show what they printed."""
 
 
 class ServerProcess:

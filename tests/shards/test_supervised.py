@@ -194,22 +194,20 @@ async def test_images_are_tokenized_on_the_next_shard(demo_tokenizer: Tokenizer,
         assert len(calls) == 2 and calls[0] is not calls[1]
 
 
-async def test_it_ends_while_a_shard_is_closed(demo_tokenizer: Tokenizer) -> None:
+async def test_it_ends_while_a_shard_is_closed(demo_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the shard has closed at the very moment at which the loop is cancelled."""
     shop, closing, closed = Shop(demo_tokenizer, [{}]), asyncio.Event(), asyncio.Event()
+
+    async def close(shard: LocalShard) -> None:
+        closing.set()
+        await closed.wait()
+
     async with asyncio.timeout(60), instance(shop) as (loop, _):
-        shard = loop._client._last.shard  # type: ignore[attr-defined]
-        close, shop.plans[:] = shard.close, []
-
-        async def slowly() -> None:
-            closing.set()
-            await closed.wait()
-
-        shard.close = slowly
+        monkeypatch.setattr(LocalShard, "close", close)
         shop.is_open.clear()
         loop.replace_shard("a test")
         await closing.wait()
-        shard.close = close
+        monkeypatch.undo()
         closed.set()
 
 

@@ -24,18 +24,17 @@ ends up once a step has freed as much: below it, memory stays for the next step.
 @contextmanager
 def load_heap() -> Iterator[None]:
     """Loading inside leaves neither free memory of the heap behind, with glibc, nor code that only imports or loading need."""
-    forget_code()
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        yield
-        forget_code()
-        return
-    libc.mallopt(_MMAP_THRESHOLD, _LOADING)
+    adjustable = hasattr(libc, "mallopt")
+    forget_code()
+    if adjustable:
+        libc.mallopt(_MMAP_THRESHOLD, _LOADING)
     try:
         yield
     finally:
         gc.collect()  # modules that were replaced refer to each other
-        libc.mallopt(_MMAP_THRESHOLD, _SERVING)
-        libc.mallopt(_TRIM_THRESHOLD, 2 * _SERVING)
+        if adjustable:
+            libc.mallopt(_MMAP_THRESHOLD, _SERVING)
+            libc.mallopt(_TRIM_THRESHOLD, 2 * _SERVING)
         trim_heap()
         forget_code()

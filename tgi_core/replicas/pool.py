@@ -51,8 +51,8 @@ class ReplicaPool:
         self._placement = Placement(block_size)
         self._queue_limits = QueueLimits(options)
         self._lifecycle = lifecycle
-        self._tokenizing: dict[object, float] = {}
-        """When prompts with images arrived that are not tokenized yet."""
+        self._tokenizing: list[float] = []
+        """Arrival times of the prompts with images that are being tokenized."""
         self._compared = 0.0
         self._moving = False
 
@@ -113,15 +113,15 @@ class ReplicaPool:
     async def tokenize_images(self, prompt: MultimodalPrompt) -> PromptTokens:
         """Tokenize a prompt with images on the replica with the least to do: the one that gets the request depends on the tokens. Waits
         for a replica if none serves. Raises ImageRejected, MediaBusy."""
-        key = object()
-        self._tokenizing[key] = asyncio.get_running_loop().time()
+        arrived = asyncio.get_running_loop().time()
+        self._tokenizing.append(arrived)
         try:
             for _ in range(TOKENIZE_TRIES):
                 replica = await self._least_busy()
                 with suppress(DeviceLost):
                     return await replica.loop.tokenize_images_once(prompt)
         finally:
-            del self._tokenizing[key]
+            self._tokenizing.remove(arrived)
         raise MediaBusy
 
     async def _least_busy(self) -> Replica:
@@ -216,7 +216,7 @@ class ReplicaPool:
         wanted = [each for each in self.replicas if not each.parked and each.lifecycle.shard is not Phase.FAILED]
         waits = [wait for each in self.replicas if (wait := each.longest_wait) is not None]
         if not self.serves():
-            waits += [asyncio.get_running_loop().time() - since for since in self._tokenizing.values()]
+            waits += [asyncio.get_running_loop().time() - since for since in self._tokenizing]
         loads = [each.loop.snapshot() for each in self.replicas]
         return PoolLoad(
             len(wanted),

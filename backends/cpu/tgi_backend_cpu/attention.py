@@ -19,9 +19,9 @@ from tgi_core.engine.attention.provider import AttentionLayer
 HEAD_SIZES = range(16, 513, 16)
 PAGE = 16
 CACHE_DTYPES = {"int8": torch.int8, "float8_e4m3fn": torch.uint8}
-"""The dtypes of quantized caches by the names that users give them. Both are bytes beside scales, so the floats are not torch's."""
-STORED = {torch.int8: 1, torch.uint8: 2}
-"""Other dtypes than the model's, as `Stored` in `native/attention_chunk.h`."""
+"""The dtypes of quantized caches, by torch's names. The bytes of e4m3 floats have scales beside them, so these are not torch's dtype."""
+NATIVE_CACHES = {torch.int8: 1, torch.uint8: 2}
+"""Dtypes of quantized caches, as `CacheDtype` in `native/attention_chunk.h`."""
 
 
 class NativeLayer:
@@ -30,13 +30,13 @@ class NativeLayer:
     def __init__(self, kernels: Kernels, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._kernels, self._dtype = kernels, dtype
         self.memory = Memory(kernels, (num_blocks + 1) * block_size * shape.num_bytes(dtype))
-        stored = STORED.get(dtype, 0)
-        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1, stored=stored)
+        native = NATIVE_CACHES.get(dtype, 0)
+        self.cache = Cache(self.memory.address, shape.kv_heads, shape.key_width, block_size, layers=1, dtype=native)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [kv_heads, tokens, width] at `slots` [tokens]."""
         key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key, value))
-        if value.dtype is not key.dtype or self._dtype not in (key.dtype, *STORED):
+        if value.dtype is not key.dtype or self._dtype not in (key.dtype, *NATIVE_CACHES):
             raise TypeError(f"keys of {key.dtype} in a cache of {self._dtype}")
         self._kernels.call.tgi_write(
             self._kernels.pool,
@@ -55,7 +55,7 @@ class NativeAttention:
     """The provider `native`."""
 
     name = "native"
-    kv_cache_dtypes: tuple[torch.dtype, ...] = tuple(STORED)
+    kv_cache_dtypes: tuple[torch.dtype, ...] = tuple(NATIVE_CACHES)
     invariant = True
     sees_ahead = False
     block_sizes = BLOCK_SIZES

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_backend_cpu.adapters import pack_table
-from tgi_backend_cpu.attention import HEAD_SIZES, STORED
+from tgi_backend_cpu.attention import HEAD_SIZES, NATIVE_CACHES
 from tgi_backend_cpu.decoder_cache import DecoderCache
 from tgi_backend_cpu.flat_step import flatten
 from tgi_backend_cpu.interface import Layer, Layout, Linear, Model, Panels, Segment, Step
@@ -255,7 +255,7 @@ class DecoderRunner:
         self.cache = DecoderCache(self._kernels, self._layers, layer_bytes, num_blocks, windows)
         self.cache.attach(self.packed.layers)
         self._block_size = self.packed.model.block_size = block_size
-        self.packed.model.stored = STORED.get(self._stored_dtype, 0)
+        self.packed.model.cache_dtype = NATIVE_CACHES.get(self._stored_dtype, 0)
 
     def cache_block_bytes(self, block_size: int) -> int:
         """Bytes of a block of this size."""

@@ -116,7 +116,7 @@ class Model(Structure):
         ("embedding_file", c_int32),
         ("head", Linear),
         ("adapters", POINTER(PackedLoras)),
-        ("stored", c_int32),
+        ("cache_dtype", c_int32),
         ("ranks", c_int32),
     )
 
@@ -145,7 +145,7 @@ class Cache(Structure):
         ("head_size", c_int32),
         ("block_size", c_int32),
         ("layers", c_int32),
-        ("stored", c_int32),
+        ("dtype", c_int32),
     )
 
 

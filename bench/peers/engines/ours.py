@@ -19,6 +19,7 @@ PRECISIONS = {
     ("int4", False): "bfloat16, weights int4 (4.75 bits per weight; head int8)",
     ("int4", True): "int4 (4.75 bits per weight; head int8), rows of 8 bits",
     ("fp8", False): "bfloat16, weights e4m3 (8 bits per weight)",
+    ("fp8", True): "bfloat16, weights e4m3 (8 bits per weight)",
 }
 """By weights, and whether rows are rounded to eight bits. Four bits have a scale of 16 bits and a zero point of 8 for 32 weights."""
 

@@ -191,7 +191,7 @@ class Affine(Grouped):
 
 
 class Levels(Grouped):
-    """Codes below 16 with scales: places in a codebook of 16 float32 `levels`, such as NF4's."""
+    """Codes below 16 with scales: indices into a codebook of 16 float32 `levels`, such as NF4's."""
 
     layout = "levels"
     __slots__ = ("levels",)

@@ -33,10 +33,10 @@ class Attention {
         out_stride_(out_stride) {}
 
   void operator()(uint32_t index, Scratch& scratch, uint64_t) const {
-    switch (cache_.stored) {
-      case Stored::int8: return run<Stored::int8>(index, scratch);
-      case Stored::e4m3: return run<Stored::e4m3>(index, scratch);
-      default: return run<Stored::dtype>(index, scratch);
+    switch (cache_.dtype) {
+      case CacheDtype::int8: return run<CacheDtype::int8>(index, scratch);
+      case CacheDtype::e4m3: return run<CacheDtype::e4m3>(index, scratch);
+      default: return run<CacheDtype::model>(index, scratch);
     }
   }
 
@@ -91,7 +91,7 @@ class Attention {
   void use(Plan& plan) { plan_ = &plan; }
 
  private:
-  template <Stored STORED>
+  template <CacheDtype DTYPE>
   void run(uint32_t index, Scratch& scratch) const {
     const AttentionTask& task = plan_->tasks[index];
     const Row& row = plan_->rows[task.row];
@@ -107,7 +107,7 @@ class Attention {
       states = (Softmax*)(values + (size_t)group * width);
     }
     for (int i = 0; i < queries; i++) states[i] = {kHidden, 0.0f};
-    const ChunkWork<Op, STORED> work{cache_, scoring_, row.table, task.head};
+    const ChunkWork<Op, DTYPE> work{cache_, scoring_, row.table, task.head};
     const int last_position = row.past + task.first + task.count;
     const int first_seen = scoring_.window ? std::max(0, row.past + task.first + 1 - scoring_.window) : 0;
     const int first_chunk = task.split >= 0 ? task.split : first_seen / kChunk;
@@ -134,8 +134,8 @@ class Attention {
     }
   }
 
-  template <Stored STORED>
-  void one_chunk(const ChunkWork<Op, STORED>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
+  template <CacheDtype DTYPE>
+  void one_chunk(const ChunkWork<Op, DTYPE>& work, const AttentionTask& task, const Row& row, int chunk, int at, int rows, float* scores,
                  unit* weights, float* part, Softmax* states, float* values) const {
     const int group = heads_ / cache_.kv_heads, width = cache_.head_size;
     Queries q;

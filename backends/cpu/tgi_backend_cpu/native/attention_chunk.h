@@ -14,16 +14,16 @@ constexpr int kMostHead = 512;
 
 // How keys and values are stored: in the model's dtype, or as integers or floats of eight bits with a scale per position, 16 of keys and 16 of
 // values after those of the page.
-enum class Stored : int32_t { dtype = 0, int8 = 1, e4m3 = 2 };
+enum class CacheDtype : int32_t { model = 0, int8 = 1, e4m3 = 2 };
 
 // One layer's cache.
 struct Cache {
   unit* base;  // this layer's part of block 0
   int kv_heads, head_size, block_size;
   int layers;  // layers whose parts of a block are adjacent, so that a new block touches one place in memory, not one per layer
-  Stored stored;
+  CacheDtype dtype;
 
-  bool in_bytes() const { return stored != Stored::dtype; }
+  bool in_bytes() const { return dtype != CacheDtype::model; }
 
   // Of a page's keys, or values.
   size_t page_units(int per_unit) const { return in_bytes() ? (size_t)kPage * head_size / sizeof(unit) : (size_t)kPage * head_size / per_unit; }
@@ -57,7 +57,7 @@ float* scales_of(const Cache& cache, unit* page) { return (float*)(page + 2 * ca
 
 template <class Op>
 float round_for(const Cache& cache, const typename Op::element* from, int8_t* to) {
-  return cache.stored == Stored::e4m3 ? round_to_e4m3(from, cache.head_size, to) : round_to_bytes(from, cache.head_size, to);
+  return cache.dtype == CacheDtype::e4m3 ? round_to_e4m3(from, cache.head_size, to) : round_to_bytes(from, cache.head_size, to);
 }
 
 template <class Op>
@@ -137,9 +137,9 @@ struct Queries {
 
 // Numbers of eight bits are widened to the dtype, which holds them exactly; scores are multiplied by the keys' scales, and weights by the
 // values'.
-template <class Op, Stored STORED>
+template <class Op, CacheDtype DTYPE>
 struct ChunkWork {
-  static constexpr bool kScaled = STORED != Stored::dtype;
+  static constexpr bool kScaled = DTYPE != CacheDtype::model;
 
   const Cache& cache;
   const Scoring& scoring;
@@ -152,9 +152,9 @@ struct ChunkWork {
   }
   // The line at unit `at` of a page's keys or values, as it is multiplied in a pass.
   TGI_INLINED auto line(const unit* from, size_t at, int pass) const {
-    if constexpr (STORED == Stored::int8)
+    if constexpr (DTYPE == CacheDtype::int8)
       return integer_part<Op>((const int8_t*)from + at * Op::per_unit, pass);
-    else if constexpr (STORED == Stored::e4m3)
+    else if constexpr (DTYPE == CacheDtype::e4m3)
       return e4m3_part<Op>((const int8_t*)from + at * Op::per_unit, pass);
     else
       return Op::part(load_units(from + at), pass);

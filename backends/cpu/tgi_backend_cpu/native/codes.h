@@ -1,5 +1,5 @@
 // Codes of four or eight bits with scales by groups of inputs: weights of (code − zero) · scale, or code · scale + offset. Codes are integers; or,
-// without zero points and offsets, e4m3 floats or places in a codebook of 16 levels, which are rounded to bfloat16.
+// without zero points and offsets, e4m3 floats or indices into a codebook of 16 levels, which are rounded to bfloat16.
 //
 // Codes are decoded to bfloat16, which holds them exactly, right before they are multiplied; the sum of a group is then multiplied by the
 // group's scale. So no weight is rounded, and a step that is bound by reading weights reads a half, or a quarter, of the bytes. An offset is
@@ -282,7 +282,7 @@ class WeightLines {
 struct UnpackedCodes {
   const int16_t* codes;
   const float *scales, *zeros, *offsets;  // no zero points or offsets: null
-  const float* levels;                    // 16 of them if codes are places; else null
+  const float* levels;                    // 16 of them if codes are indices; else null
   size_t panels, blocks, steps, groups, group_steps, first, last;
   int32_t bits;
 };

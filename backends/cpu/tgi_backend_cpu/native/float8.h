@@ -82,7 +82,7 @@ TGI_INLINE __m256i e4m3_words(__m256i v) {
 }
 TGI_INLINE u32x16 e4m3_words(u32x16 v) { return {e4m3_words(v.lo), e4m3_words(v.hi)}; }
 TGI_INLINE __m256i any_e4m3_words(__m256i v) {
-  // Bytes of the subnormal numbers; the upper byte of a word looks up the first one, which is zero.
+  // The two bytes of each subnormal number. The upper byte of each word is zero, and so is what it looks up.
   const __m256i lower = _mm256_setr_epi8(0, 0, -128, -64, 0, 32, 64, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -128, -64, 0, 32, 64, 96, 0, 0, 0, 0, 0, 0, 0, 0);
   const __m256i upper = _mm256_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c,
                                          0x3c, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -101,7 +101,7 @@ TGI_INLINED float round_to_e4m3(const T* from, int count, int8_t* to) {
   return round_by_largest(from, count, to, kMostE4m3, [](int8_t* at, f32x16 v) { store_e4m3(at, v); });
 }
 
-// Such floats as a unit's part of a dtype, see `Bf16`.
+// Widens such floats to a unit's part of a dtype; see `Bf16`.
 template <class Op>
 TGI_INLINED auto e4m3_part(const int8_t* from, int pass) {
   if constexpr (Op::per_unit == 1)

@@ -17,7 +17,7 @@ struct LevelTable {
   }
 };
 
-// Words whose low four bits are a place in the table, as bfloat16; other bits don't count.
+// Words whose low four bits are an index into the table, as bfloat16; other bits don't count.
 #if defined(__AVX512F__)
 
 TGI_INLINE u32x16 level_words(u32x16 v, const LevelTable& table) { return _mm512_permutexvar_epi16(v, _mm512_loadu_si512(table.words)); }
@@ -25,7 +25,7 @@ TGI_INLINE u32x16 level_words(u32x16 v, const LevelTable& table) { return _mm512
 #else
 
 TGI_INLINE u32x16 level_words(u32x16 v, const LevelTable& table) {
-  const u32x16 places = low_nibble_words(v), lower = look_up(splat_table(table.lower), places), upper = look_up(splat_table(table.upper), places);
+  const u32x16 which = low_nibble_words(v), lower = look_up(splat_table(table.lower), which), upper = look_up(splat_table(table.upper), which);
   const __m256i low = _mm256_set1_epi16(0xff);
   return {_mm256_or_si256(_mm256_and_si256(lower.lo, low), _mm256_slli_epi16(upper.lo, 8)),
           _mm256_or_si256(_mm256_and_si256(lower.hi, low), _mm256_slli_epi16(upper.hi, 8))};

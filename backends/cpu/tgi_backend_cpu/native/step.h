@@ -27,7 +27,7 @@ struct Model {
   int32_t embedding_file;
   Linear head;
   const PackedLoras* adapters;  // [adapters][layers][Projection::count]
-  Stored stored;
+  CacheDtype cache_dtype;
   int32_t ranks;             // the largest total rank of one adapter's slices of one projection
 };
 
@@ -167,7 +167,7 @@ class StepBody {
     }
     const Adapted adapted = adapters_.of(layer, Projection::qkv);
     phases_.normed_gemm(Part::qkv, qkv, w_.stream.data(), layer.attention_norm, m_.hidden, w_.normed.data(), adapted);
-    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, layer.cache_layers, m_.stored};
+    const Cache cache{layer.cache, m_.kv_heads, m_.head_size, m_.block_size, layer.cache_layers, m_.cache_dtype};
     const Scoring scoring{m_.attention_scale, m_.softcap, layer.window};
     if (plan.tasks.empty()) Attention<Op>::plan(plan, cache, scoring, m_.heads, threads_);
     phases_.each_token(

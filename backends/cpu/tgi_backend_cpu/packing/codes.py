@@ -1,4 +1,4 @@
-"""Codes of four or eight bits, integers, e4m3 floats or places in a codebook: decoded to bfloat16 right before they are multiplied
+"""Codes of four or eight bits, integers, e4m3 floats or indices into a codebook: decoded to bfloat16 right before they are multiplied
 (`native/codes.h`). Integers may also be multiplied as they are with rows that are rounded to eight bits (`native/int8.h`)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECE = 1 << 22
 @dataclass(frozen=True, slots=True)
 class _Codes:
     """Numbers (code − middle − zero) · scale + offset: codes [out, in], integers; scales, zeros and offsets [out, groups], float32. Floats
-    are given by their bytes; they and places in a codebook have scales alone."""
+    are given by their bytes; they and indices into a codebook have scales alone."""
 
     codes: Tensor
     middle: int
@@ -83,7 +83,7 @@ class CodePanels:
 
     def __init__(self, layout: Layout) -> None:
         """`layout` is CODES4 or INT4, for codes of a range of 16, CODES8 or INT8; INT4 and INT8 in kernels that round rows. E4M3 is for
-        floats, LEVELS for places in one codebook, whose numbers are rounded to bfloat16."""
+        floats, LEVELS for indices into one codebook, whose numbers are rounded to bfloat16."""
         self.layout = layout
         self._bits = 4 if layout in (Layout.CODES4, Layout.INT4, Layout.LEVELS) else 8
         self._rounds = layout in (Layout.INT4, Layout.INT8)
@@ -169,7 +169,7 @@ def _are_e4m3(weights: Sequence[Grouped]) -> bool:
 
 
 def _share_levels(weights: Sequence[Grouped]) -> bool:
-    """Whether the codes are places in one codebook."""
+    """Whether the codes are indices into one codebook."""
     return len({weight.levels if isinstance(weight, Levels) else () for weight in weights}) == 1 and isinstance(
         weights[0], Levels
     )
